@@ -16,7 +16,12 @@ from tests.security.raw_websocket import RawPeer
 from tests.waiting import until
 
 TOKENS = StaticTokens(
-    {"mallory": Principal(Identity("mallory")), "ada": Principal(Identity("ada")), "bob": Principal(Identity("ada"))}
+    {
+        "mallory": Principal(Identity("mallory")),
+        "trudy": Principal(Identity("mallory", ("shop",))),
+        "ada": Principal(Identity("ada")),
+        "bob": Principal(Identity("ada")),
+    }
 )
 MALLORY = b"Authorization: Bearer mallory"
 
@@ -68,10 +73,13 @@ async def test_a_handshake_that_fails_is_not_counted() -> None:
         await peer.close()
 
 
-async def test_unread_data_of_all_connections_of_a_token_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "_MAX_UNSENT", 8 << 20)
+@pytest.mark.parametrize(("token", "limit"), [("mallory", "_MAX_HELD"), ("trudy", "_MAX_UNSENT")])
+async def test_unread_data_of_all_connections_of_a_token_is_bounded(
+    monkeypatch: pytest.MonkeyPatch, token: str, limit: str
+) -> None:
+    monkeypatch.setattr(session, limit, 8 << 20)
     async with Hub(TOKENS) as hub:
-        peers = [await RawPeer.join(hub.port, "mallory", f"mallory-{number:010}") for number in range(4)]
+        peers = [await RawPeer.join(hub.port, token, f"mallory-{number:010}") for number in range(4)]
         other = await RawPeer.join(hub.port, "ada", "a" * 16)
         for peer in (*peers, other):
             peer.reader._transport.pause_reading()  # type: ignore[attr-defined]

@@ -274,6 +274,7 @@ class WorkerDirectory:
         if announced.parts <= 1:
             return announced
         parts = self._parts.pop(announced.worker_id, [])
+        self._seen[announced.worker_id] = asyncio.get_running_loop().time()  # parts without the rest expire
         if announced.part != len(parts) or any(part.generation != announced.generation for part in parts):
             parts = []
         if announced.part == len(parts):

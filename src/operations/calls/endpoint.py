@@ -50,6 +50,7 @@ from operations.telemetry.counters import Counters
 _log = logging.getLogger("operations")
 _REMEMBERED = 2_000
 _LONGEST_MESSAGE = 10_000
+LARGE_MESSAGE = 64 << 10
 RECONNECTED_WITHIN = 3.0
 """Seconds after a reconnect within which the other peers have reconnected as well."""
 _REQUESTS: frozenset[type[Event]] = frozenset({CallRequested, PLAIN_REQUEST})
@@ -196,7 +197,8 @@ class Endpoint:
         try:
             codec = CODEC_OF.get(message[:1]) or codec_of(message)
             try:
-                event = codec.decode_plain(message)
+                # The input of a large request is decoded after its caller's rights are checked.
+                event = codec.decode_plain(message) if len(message) <= LARGE_MESSAGE else codec.decode_any(message)
             except UNREADABLE:  # usually an event of another type, sometimes not an event
                 other = self._decode_other(codec, message, arrival)
                 if other is None:

@@ -24,11 +24,11 @@ NULL = msgspec.Raw(b"null")
 _Whole = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 """An integer of 64 bits, which arithmetic with floats cannot overflow."""
 _Id = Annotated[str, msgspec.Meta(max_length=128)]
-"""A request id that a hub accepts: the name of a peer, which has at most 64 characters, and a random part."""
+"""The id of a request, a worker or a peer: a name of at most 64 characters and random parts."""
 _Token = Annotated[str, msgspec.Meta(max_length=64)]
 """A grant or an event type that a hub accepts."""
 _Name = Annotated[str, msgspec.Meta(max_length=256)]
-"""An operation id or a namespace that a hub accepts."""
+"""An operation id or a namespace."""
 MOST_NAMESPACES = 64
 _Namespaces = Annotated[tuple[_Name, ...], msgspec.Meta(max_length=MOST_NAMESPACES)]
 
@@ -63,7 +63,7 @@ class ResponsePayload(_CallPayload):
 
     output: msgspec.Raw = NULL
     sequence: int | None = None
-    worker_id: str | None = None
+    worker_id: _Id | None = None
 
 
 class CompletionPayload(_CallPayload):
@@ -91,7 +91,7 @@ class AbortPayload(_CallPayload):
 class AcceptancePayload(_CallPayload):
     """Payload of `call.accepted`: this worker runs the call."""
 
-    worker_id: str
+    worker_id: _Id
 
 
 class ProgressPayload(_CallPayload):
@@ -116,7 +116,7 @@ class CreditPayload(_CallPayload):
 class AnnouncementPayload(msgspec.Struct, rename="camel", omit_defaults=True):
     """Payload of `worker.announced`: all operations of a worker."""
 
-    worker_id: str
+    worker_id: _Id
     generation: int
     operations: list[dict[str, Any]]
     pool: bool = False
@@ -144,7 +144,7 @@ class RegistrationPayload(msgspec.Struct, rename="camel"):
 class WorkerPayload(msgspec.Struct, rename="camel", omit_defaults=True):
     """Payload of `worker.alive` and `worker.gone`; `generation` grows when the worker's operations change."""
 
-    worker_id: str
+    worker_id: _Id
     generation: int = 0
     leaving: bool = False
     """Whether the worker accepts no new requests."""
@@ -161,7 +161,7 @@ class WorkerPayload(msgspec.Struct, rename="camel", omit_defaults=True):
 class AskPayload(msgspec.Struct, rename="camel", omit_defaults=True):
     """Payload of `worker.asked`: a peer asks for the announcements of all workers."""
 
-    peer: str
+    peer: _Id
 
 
 class HelloPayload(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -193,8 +193,8 @@ class WelcomePayload(msgspec.Struct, rename="camel", omit_defaults=True):
 
 class _Event(msgspec.Struct, tag_field="type", omit_defaults=True, gc=False):
     v: int
-    id: str
-    to: str
+    id: _Id
+    to: _Name
 
 
 class CallRequested(_Event, tag="call.requested"):

@@ -10,7 +10,7 @@ import msgspec
 
 from operations.calls.codec import UNREADABLE, Codec
 from operations.calls.control_messages import control_id
-from operations.calls.endpoint import SignsNestedCalls, endpoint_of
+from operations.calls.endpoint import LARGE_MESSAGE, SignsNestedCalls, endpoint_of
 from operations.calls.events import (
     NULL,
     VERSION,
@@ -114,6 +114,10 @@ class RequestHandler:
         """Pass a request to the dispatcher; return False if it is refused, which its caller gets as an error."""
         try:
             request = self._read(reply.event, reply.codec)
+            if type(request.input) is msgspec.Raw:
+                # A MessagePack of a few megabytes may have millions of lists: refuse it before it is decoded.
+                self._dispatcher.authorize(request)
+                request.input = reply.codec.read(request.input)
             if reply.event.payload.progress:
                 reply.progress = ProgressSender(request.id, reply.send_progress)
                 request.progress = reply.progress
@@ -182,6 +186,8 @@ class RequestHandler:
         if event.deadline is not None:  # the hub may have set an earlier deadline
             payload.deadline = min(event.deadline, event.deadline if payload.deadline is None else payload.deadline)
         input: Any = payload.input
+        if type(input) is msgspec.Raw and memoryview(input).nbytes <= LARGE_MESSAGE:
+            input = codec.read(input)
         identity = self._authenticate(event, codec)
         if identity is not None and self._verifies:
             caller = identity.id
@@ -189,7 +195,7 @@ class RequestHandler:
             caller = event.id.partition("-")[0] if self.endpoint.via_hub else event.id.rpartition("-")[0]
         return Request(
             operation_id=event.to,
-            input=codec.read(input) if type(input) is msgspec.Raw else input,
+            input=input,
             id=payload.request_id,
             parent_id=payload.parent_request_id,
             grant=Grant(
@@ -210,14 +216,13 @@ class RequestHandler:
     def _authenticate(self, event: CallRequested, codec: Codec) -> Identity | None:
         """Return the caller that the transport or `identify` authenticates; None for an anonymous one."""
         claimed = event.payload.identity
-        given = None
-        if event.identity is not NULL:
-            raw = bytes(event.identity)
-            given = self._identities.get(raw) or self._read_identity(raw, event, codec)
         trust = self.transport.capabilities.identity
         if trust == "caller":
             return claimed
-        identity = given if trust == "hub" else None
+        identity = None
+        if trust == "hub" and event.identity is not NULL:
+            raw = bytes(event.identity)
+            identity = self._identities.get(raw) or self._read_identity(raw, event, codec)
         if self._identify is not None:
             identity = self._identify(event)
         if claimed is not None and claimed != identity:

@@ -9,8 +9,12 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-_UNSAFE = r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
-"""Control characters (C0 except tab and line feed, DEL, C1), bidirectional controls, line separators, surrogates."""
+_UNSAFE = (
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"
+    r"\ud800-\udfff\ufeff\ufff9-\ufffb]"
+)
+"""Control characters (C0 except tab and line feed, DEL, C1), bidirectional controls, line separators, surrogates, and
+characters without width, which hide text; not the joiners, which scripts and emoji need."""
 _CONTROLS_BUT_STYLES = rf"(\x1b\[[0-9;]*m)|{_UNSAFE}"
 _JSON_PART = r'("(?:[^"\\]|\\.)*")(\s*:)?|\b(true|false|null)\b|(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)'
 _STYLES = {

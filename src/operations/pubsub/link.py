@@ -102,8 +102,10 @@ class Link(Protocol):
     """The largest batch of messages in one frame that the peer accepts (see `framing`); 0 if it accepts none."""
     max_message: int
     """The largest message that is accepted; a peer that sends a larger one is disconnected."""
-    largest_buffer: int
-    """Largest size of an incomplete message so far; the buffer of a WebSocket does not become smaller."""
+
+    @property
+    def received_bytes(self) -> int:
+        """Size of the receive buffer, which does not become smaller, and of the messages that wait to be handled."""
 
     @property
     def is_slow(self) -> bool:
@@ -143,7 +145,7 @@ class Callbacks(Protocol):
         """`size` bytes were written to a slow link."""
 
     def receiving(self, link: Link) -> None:
-        """Part of a large message arrived, and no earlier one was larger."""
+        """The link holds more received bytes than before, and not few."""
 
     def closed(self, link: Link, reason: str) -> None:
         """The connection is closed; nothing is received any more."""

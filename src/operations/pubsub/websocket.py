@@ -35,7 +35,7 @@ except ImportError:  # pragma: no cover  # the message is tested in a separate p
     raise require_extra("picows", "ws") from None
 
 _LINES_A_MINUTE = 20
-_MAX_BACKLOG = 1 << 20
+_MAX_BACKLOG = 128 << 10
 """Bytes of received messages that may wait to be handled; beyond that nothing is read."""
 _FRAME_BYTES = 64
 """Size of a waiting frame without its content."""
@@ -84,6 +84,8 @@ class WebSocketLink(picows.WSListener):
         self._messages: Iterator[bytes] = iter(())
         """The messages of the frame that is being handled."""
         self._backlog_bytes = 0
+        """Size of these frames and of the one that is being handled."""
+        self._handled_bytes = 0
         self._handles = False
         """Whether `_handle_backlog` is scheduled."""
         self._is_paused = False
@@ -91,7 +93,7 @@ class WebSocketLink(picows.WSListener):
         self._reader: SocketReader | None = None
         """Set at the server's end; the server itself is trusted."""
         self.unfinished = 0
-        self.largest_buffer = 0
+        self._largest_buffer = 0
         self._fragments = bytearray()
         self._loop = asyncio.get_running_loop()
         self._is_aborted = False
@@ -111,6 +113,11 @@ class WebSocketLink(picows.WSListener):
         if self.is_open:
             buffered += self._transport.underlying_transport.get_write_buffer_size()
         return buffered
+
+    @property
+    def received_bytes(self) -> int:
+        """Size of the receive buffer, which picows does not shrink, and of the messages that wait to be handled."""
+        return self._largest_buffer + self._backlog_bytes
 
     def send(self, message: bytes) -> None:
         """Send a message together with the others of this iteration of the event loop."""
@@ -195,8 +202,8 @@ class WebSocketLink(picows.WSListener):
 
     def note_unfinished(self) -> None:
         """Called by the reader."""
-        if self.unfinished > self.largest_buffer:
-            self.largest_buffer = self.unfinished
+        if self.unfinished > self._largest_buffer:
+            self._largest_buffer = self.unfinished
             if self.unfinished > LARGE_MESSAGE:
                 self._callbacks.receiving(self)
                 if self.unfinished > self.max_message + 2 * HEADROOM:
@@ -265,6 +272,9 @@ class WebSocketLink(picows.WSListener):
                 self._transport.underlying_transport.pause_reading()
             else:
                 self._reader.hold()
+                self._callbacks.receiving(self)
+                if self._is_aborted:
+                    return
         if not self._handles:
             if is_last:
                 self._handle_backlog()
@@ -283,10 +293,12 @@ class WebSocketLink(picows.WSListener):
         while True:
             message = next(messages, None)
             if message is None:
+                self._backlog_bytes -= self._handled_bytes
+                self._handled_bytes = 0
                 if not self._backlog:
                     break
                 frame = self._backlog.popleft()
-                self._backlog_bytes -= len(frame) + _FRAME_BYTES
+                self._handled_bytes = len(frame) + _FRAME_BYTES
                 messages = self._messages = messages_of(frame)
                 continue
             if len(message) > LARGE_MESSAGE and not self.large.enter():

@@ -34,7 +34,8 @@ _MOST_QUEUED_BYTES = 16 << 20
 """Largest size of the queued requests of one caller."""
 _QUEUED_PER_TURN = 64
 _MOST_UNREAD = 32 << 20
-"""Number of unread bytes at which a worker gets no more requests."""
+_MOST_UNREAD_WITHOUT_RIGHTS = 8 << 20
+"""Number of unread bytes at which a worker gets no more requests, and no more of callers without rights."""
 _MOST_CLAIMED = 4096
 """Largest size of a claimed identity that is decoded."""
 _MOST_CONTROL = 4096
@@ -281,7 +282,7 @@ class Router:
         if operation.pool:
             operation.sessions.append(operation.sessions.pop(0))
         if worker.link is not None and worker.link.is_slow:
-            self._check_load(worker, header.to)
+            self._check_load(worker, session, header.to)
         caller_id, deadline, expires_at = header.id, header.deadline, session.principal.expires_at
         # The worker's id of a request and the token of its grant are unguessable. The id is the same for the same
         # request, so that workers recognise duplicates; each grant has its own token. One hash is cheaper than two
@@ -310,10 +311,10 @@ class Router:
         worker.deliver(message)
         return call
 
-    def _check_load(self, worker: HubSession, operation_id: str) -> None:
+    def _check_load(self, worker: HubSession, caller: HubSession, operation_id: str) -> None:
         """Refuse a request for a worker that reads too slowly."""
-        link = worker.link
-        if link is not None and link.is_slow and link.unsent_bytes > _MOST_UNREAD:
+        most = _MOST_UNREAD if caller.principal.has_rights else _MOST_UNREAD_WITHOUT_RIGHTS
+        if worker.link is not None and worker.link.unsent_bytes > most:
             self.counters.rejected += 1
             raise unavailable(operation_id, "the worker reads its requests too slowly", "no")
 

@@ -35,10 +35,12 @@ _INTERIM_BYTES = 1 << 16
 """Largest payload of an interim response that is forwarded."""
 _MAX_UNSENT = 128 << 20
 """Largest number of unsent bytes of all peers of one token."""
-_MAX_RECEIVING = 64 << 20
-"""Largest total size of the receive buffers of all peers of one token without rights."""
-_MAX_WITHOUT_RIGHTS = 10 << 20
-"""Largest message of a peer without rights: reading its header takes up to 3 ns per byte of the payload."""
+_MAX_RECEIVED = 16 << 20
+"""Largest number of received bytes that the peers of one token without rights make the hub hold."""
+_MAX_HELD = 32 << 20
+"""Largest number of received and unsent bytes of all peers of one token without rights."""
+_MAX_WITHOUT_RIGHTS = 4 << 20
+"""Largest message of a peer without rights: the hub holds up to three copies, and reads its header in 3 ns per byte."""
 _MAX_CONVERTED = 4 << 20
 _MAX_CONVERTED_VALUES = 25_000
 """Largest message that is converted to JSON, and its number of values: each takes up to 1.5 µs."""
@@ -213,7 +215,7 @@ class ConnectionHost(Protocol):
 
 
 class TokenConnections:
-    """The connections of one token, which share a limit of unsent bytes."""
+    """The connections of one token, which share limits of received and unsent bytes."""
 
     def __init__(self, digest: bytes) -> None:
         self.digest = digest
@@ -221,14 +223,14 @@ class TokenConnections:
         self.links: set[Link] = set()
 
     @property
-    def receives_too_much(self) -> bool:
-        """Whether the receive buffers of the connections exceed the limit of a token without rights."""
-        return sum(link.largest_buffer for link in self.links) > _MAX_RECEIVING
+    def received_bytes(self) -> int:
+        """Number of received bytes that the hub holds."""
+        return sum(link.received_bytes for link in self.links)
 
     @property
-    def is_exceeded(self) -> bool:
-        """Whether the connections have more unsent bytes than one token may have."""
-        return sum(link.unsent_bytes for link in self.links) > _MAX_UNSENT
+    def unsent_bytes(self) -> int:
+        """Number of bytes that the peers have not read."""
+        return sum(link.unsent_bytes for link in self.links)
 
 
 class SlowReaderCheck:
@@ -327,13 +329,15 @@ class HubConnection:
         if self._reading is None:
             self._reading = SlowReaderCheck(link)
         self._reading.wrote(size)
-        if self.account.is_exceeded:
+        unsent = self.account.unsent_bytes
+        has_rights = self.session.principal.has_rights
+        if unsent > (_MAX_UNSENT if has_rights else _MAX_HELD - self.account.received_bytes):
             link.abort(SLOW_READER)
         self._hub.limit_unsent()
 
     def receiving(self, link: Link) -> None:
         """Enforce the limit of received bytes."""
-        if not self.session.principal.has_rights and self.account.receives_too_much:
+        if not self.session.principal.has_rights and self.account.received_bytes > _MAX_RECEIVED:
             link.abort("the connections of this token receive too much")
 
     def closed(self, link: Link, reason: str) -> None:

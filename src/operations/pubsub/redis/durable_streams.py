@@ -37,6 +37,7 @@ _KNOWN_MILLISECONDS = b"600000"
 """How long the key of a stored request is kept, to drop duplicates."""
 _SILENT_MILLISECONDS = b"3600000"
 _MOST_AT_ONCE = 64
+_MOST_DIGITS = 10
 _GROUP = b"workers"
 """The one group of consumers of a stream."""
 
@@ -47,7 +48,9 @@ _STORE = Script(
 """Store a request once. Keys: stream, mark; arguments: the request, the lifetime of the mark."""
 
 _JOIN = Script(
-    "pcall(redis.call, 'XGROUP', 'CREATE', KEYS[1], 'workers', '0', 'MKSTREAM')\n"
+    "local function create() return redis.pcall('XGROUP', 'CREATE', KEYS[1], 'workers', '0', 'MKSTREAM') end\n"
+    "if string.find(create().err or '', 'WRONGTYPE', 1, true) then\n"
+    "  redis.call('SET', KEYS[1], '', 'PXAT', '1'); create() end\n"
     "redis.call('PERSIST', KEYS[1])\n"
     "for _, raw in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], 'workers')) do\n"
     "  local consumer = {}\n"
@@ -56,7 +59,9 @@ _JOIN = Script(
     "    redis.call('XGROUP', 'DELCONSUMER', KEYS[1], 'workers', consumer.name)\n"
     "  end\nend\nreturn 1"
 )
-"""Create the group of a stream, and delete idle consumers that were silent for ARGV[1] milliseconds."""
+"""Create the group of a stream, and delete idle consumers that were silent for ARGV[1] milliseconds.
+
+A key of another type, which any peer with access to the stream can write, is replaced."""
 
 _CLAIM = Script(
     "local found = redis.call('XAUTOCLAIM', KEYS[1], 'workers', ARGV[1], ARGV[2], ARGV[3], 'COUNT', ARGV[4])\n"
@@ -291,10 +296,10 @@ class DurableStreamReader:
             _log.error("this peer may not take stored requests: %s", problem)
             return
         text = str(problem)
-        if not text.startswith("NOGROUP"):
+        if not text.startswith(("NOGROUP", "UNBLOCKED", "WRONGTYPE")):
             epoch.end(text)
             return
-        # The stream was deleted: create it again.
+        # A peer with access to the stream deleted or replaced it: create it again.
         epoch.put(_JOIN, (self._keys.stored,), (_SILENT_MILLISECONDS,), lambda reply: self._ask())
         epoch.flush()
 
@@ -309,7 +314,7 @@ class DurableStreamReader:
 
     def _deliver(self, entry: bytes, fields: Any, number: int) -> None:
         values = dict(zip(fields[::2], fields[1::2], strict=True))
-        before = int(values.get(b"before", b"0"))
+        before = _count(values.get(b"before", b""))
         delivery = RedisDelivery(self, entry, values.get(b"message", b""), before + number, is_redelivered=number > 1)
         delivery.record_key = values.get(b"record", b"").decode(errors="replace")
         self._held[entry] = delivery
@@ -317,6 +322,11 @@ class DurableStreamReader:
             delivery.release()
         else:
             self._take(delivery.message, delivery, self._arrival)
+
+
+def _count(digits: bytes) -> int:
+    """Return the number of earlier deliveries; 0 for anything else that a peer wrote into the stream."""
+    return int(digits) if digits.isdigit() and len(digits) < _MOST_DIGITS else 0
 
 
 class RedisDelivery:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from operations.pubsub.framing import QUICK_SECONDS, split
-from operations.pubsub.redis.connection import RedisConnection, Reply, ReplyError, is_refusal, pack
+from operations.pubsub.redis.connection import RedisConnection, Reply, ReplyError, Script, is_refusal, pack
 from operations.pubsub.redis.connection_epoch import ConnectionEpoch
 
 _MOST_AT_ONCE = 64
@@ -20,6 +20,15 @@ _FLUSH_SECONDS = 0.001
 _AHEAD_SECONDS = 0.001
 _AT_ONCE_SECONDS = 0.0005
 _LOOK_EVERY = 8
+REPAIR = (
+    "local function repair(key, size)\n"
+    "  local reply = redis.pcall(size, key)\n"
+    "  if type(reply) == 'table' and string.find(reply.err or '', 'WRONGTYPE', 1, true) then\n"
+    "    redis.call('SET', key, '', 'PXAT', '1')\n"
+    "  end\nend\n"
+)
+"""A function in Lua that deletes a key of another type than expected, which any caller can write."""
+_REPAIR_QUEUES = Script(REPAIR + "for _, key in ipairs(KEYS) do repair(key, 'LLEN') end\nreturn 1")
 
 Taken = Callable[[bytes, bytes], None]
 """Called with the key of a queue and a request from it."""
@@ -206,6 +215,9 @@ class QueueReader:
     def _is_unusable(self, reply: Any) -> bool:
         if is_refusal(reply):
             self._refused(str(reply))
+        elif isinstance(reply, ReplyError) and str(reply).startswith("WRONGTYPE"):
+            self._epoch.put(_REPAIR_QUEUES, self.keys, (), lambda reply: self.ask())
+            self._epoch.flush()
         elif isinstance(reply, ReplyError):
             self._epoch.end(str(reply))
         return isinstance(reply, ReplyError)

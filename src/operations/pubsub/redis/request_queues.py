@@ -11,7 +11,7 @@ from operations.pubsub.protocols import Arrival, Receive
 from operations.pubsub.redis.addresses import RedisKeys
 from operations.pubsub.redis.connection import SILENT_BEATS, Reply, ReplyError, Script, Then, pack
 from operations.pubsub.redis.connection_epoch import ConnectionEpoch
-from operations.pubsub.redis.queue_reader import QueueReader
+from operations.pubsub.redis.queue_reader import REPAIR, QueueReader
 
 _log = logging.getLogger("operations")
 QUEUE_MILLISECONDS = b"60000"
@@ -35,6 +35,8 @@ RETURN = Script(_NOW + _NOBODY + "redis.call('LPUSH', KEYS[2], ARGV[1])\nreturn 
 
 REGISTER = Script(
     _NOW
+    + REPAIR
+    + "repair(KEYS[1], 'ZCARD'); repair(KEYS[2], 'LLEN')\n"
     + "redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1])\n"
     + "redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', '(' .. now)\n"
     + "redis.call('PEXPIRE', KEYS[1], ARGV[3])\n"

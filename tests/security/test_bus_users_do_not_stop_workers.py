@@ -1,0 +1,290 @@
+"""Promise: what a bus user sends or writes neither stops a worker nor fills its memory."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import gc
+import re
+import tracemalloc
+from collections.abc import AsyncIterator
+from typing import Any
+
+import hiredis
+import msgspec
+import pytest
+
+from operations import AccessControl, CallError, ErrorCode, OperationRegistry, operation
+from operations.calls import CallHandler, PendingRequestMap, codec, from_call
+from operations.calls.announcements import WorkerDirectory
+from operations.calls.endpoint import LARGE_MESSAGE, endpoint_of
+from operations.calls.events import AnnouncementPayload
+from operations.pubsub import Flushes, Transport
+from operations.pubsub.nats import connect as connect_nats
+from operations.pubsub.nats.wire import publish
+from operations.pubsub.redis import RedisTransport
+from operations.testing import error_of
+from tests.calls.test_redis_permissions import ByHand, rules
+from tests.nats_server import nats_server
+from tests.redis_servers import Server, own_server
+from tests.security.test_bus_permissions import GUIDE
+from tests.security.untrusted_bus import Bus, untrusted_bus
+from tests.waiting import until
+
+LONG = "x" * (1 << 19)
+REPLACE = "redis.call('PEXPIRE', KEYS[1], 0); return redis.call('RPUSH', KEYS[1], 'x')"
+
+
+@operation(id="shop.price", type="query")
+async def price(item: str) -> int:
+    return len(item)
+
+
+@operation(id="shop.order", durable=True)
+async def order(item: str) -> str:
+    return item
+
+
+@operation(id="shop.secret", type="query", access_control=AccessControl(required_scopes=["secret"]))
+async def secret(values: list[Any]) -> int:
+    return len(values)
+
+
+@operation(id="other.price", type="query")
+async def other_price(item: str) -> int:
+    return len(item)
+
+
+@pytest.fixture(params=["memory", "redis", "nats"])
+async def bus(request: pytest.FixtureRequest) -> AsyncIterator[Bus]:
+    async with untrusted_bus(request.param) as bus:
+        yield bus
+
+
+def kept() -> int:
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0]
+
+
+def request(id: str, to: str, identity: Any) -> bytes:
+    payload = {"requestId": id, "operationId": to, "input": {"item": "tea"}}
+    event = {"v": 1, "type": "call.requested", "id": id, "to": to, "identity": identity, "payload": payload}
+    return msgspec.json.encode(event)
+
+
+def address_of(transport: Transport, operation_id: str) -> str:
+    return endpoint_of(transport).request_address(operation_id)
+
+
+@pytest.mark.parametrize("field", ["id", "reply", "operation", "identity"])
+async def test_long_ids_and_claims_are_not_kept(bus: Bus, field: str) -> None:
+    worker, mallory = await bus(), await bus()
+    handler = CallHandler(OperationRegistry([price]), worker)
+    pending = PendingRequestMap(mallory)
+    assert (await pending.call("shop.price", {"item": "tea"}, wait=True)).data == 3
+    tracemalloc.start()
+    before = kept()
+    for number in range(40):
+        long = f"{number}{LONG}"
+        id, to = {
+            "id": (f"{mallory.peer}-{long}", "shop.price"),
+            "reply": (f"{long}-1", "shop.price"),
+            "operation": (f"{mallory.peer}-{number}", f"shop.{long}"),
+            "identity": (f"{mallory.peer}-{number}", "shop.price"),
+        }[field]
+        claimed = {"id": long} if field == "identity" else None
+        mallory.send(address_of(mallory, "shop.price"), request(id, to, claimed))
+        await asyncio.sleep(0)
+    # Requests of one caller arrive in order.
+    assert (await pending.call("shop.price", {"item": "tea"})).data == 3
+    assert kept() - before < 4 << 20
+    tracemalloc.stop()
+    await handler.close()
+
+
+@pytest.mark.parametrize("kind", ["json", "msgpack"])
+async def test_a_large_request_is_refused_before_its_input_is_decoded(
+    bus: Bus, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[int] = []
+
+    def note(data: bytes) -> Any:
+        decoded.append(len(data))
+        return read(data)
+
+    form = codec.CODECS[kind]
+    read = form._decode_value
+    monkeypatch.setattr(form, "_decode_value", note)
+    worker, mallory = await bus(), await bus()
+    handler = CallHandler(OperationRegistry([price, secret]), worker)
+    pending = PendingRequestMap(mallory, codec=kind)  # type: ignore[arg-type]
+    many: list[Any] = [[]] * (LARGE_MESSAGE + 1)
+    error = await error_of(pending.call("shop.secret", {"values": many}, wait=True))
+    assert error.code is ErrorCode.ACCESS_DENIED
+    error = await error_of(pending.call("shop.unknown", {"values": many}))
+    assert error.code is ErrorCode.OPERATION_NOT_FOUND
+    error = await error_of(pending.call("shop.price", {"item": "x" * (LARGE_MESSAGE + 1)}, deadline=1.0))
+    assert error.code is ErrorCode.TIMEOUT
+    assert max(decoded, default=0) < LARGE_MESSAGE
+    assert (await pending.call("shop.price", {"item": "x" * (LARGE_MESSAGE + 1)})).data == LARGE_MESSAGE + 1
+    assert max(decoded) > LARGE_MESSAGE
+    await handler.close()
+
+
+async def test_parts_of_an_announcement_expire_without_the_rest() -> None:
+    async with untrusted_bus("redis") as bus:
+        caller, mallory = await bus(), await bus()
+        caller.heartbeat = 0.05  # type: ignore[attr-defined]
+        caller.capabilities = msgspec.structs.replace(caller.capabilities, heartbeat=0.05)  # type: ignore[misc]
+        directory = WorkerDirectory(endpoint_of(caller), lambda worker_id, announced: None)
+        for number in range(3):
+            payload = AnnouncementPayload(f"mallory.{number}.1", 1, [{}], part=0, parts=1_000)
+            event = {"v": 1, "type": "worker.announced", "id": "", "to": "workers", "payload": payload}
+            mallory.send("workers", msgspec.json.encode(event))
+        await until(lambda: len(directory._parts) == 3)
+        await until(lambda: directory._parts == {})
+        assert directory._seen == {}
+        directory.close()
+
+
+async def test_long_names_of_workers_are_not_kept(bus: Bus) -> None:
+    caller, mallory = await bus(), await bus()
+    async with from_call(caller):
+        endpoint = endpoint_of(caller)
+        flushes = caller.optional(Flushes)
+        if flushes is not None:
+            await flushes.flush()  # the server knows the subscription
+        event = {"v": 1, "type": "worker.alive", "id": "", "to": "workers"}
+        mallory.send("workers", msgspec.json.encode(event | {"payload": {"workerId": "m" * 129}}))
+        await until(lambda: endpoint.counters.malformed == 1)
+
+
+# What a caller may write on Redis with the permissions of the guide.
+
+
+@pytest.fixture(params=["redis", "valkey"])
+async def redis(request: pytest.FixtureRequest) -> AsyncIterator[Server]:
+    async with own_server(request.param) as server:
+        users = rules()
+        if request.param == "valkey":
+            users["worker"].append("+blmpop")
+        for name, given in users.items():
+            assert server.command("ACL", "SETUSER", name, *given) == b"OK"
+        yield server
+
+
+def end(server: Server, login: str) -> RedisTransport:
+    return RedisTransport(f"redis://{login}@127.0.0.1:{server.port}", heartbeat=0.2)
+
+
+async def answered(pending: PendingRequestMap, operation_id: str, *, durable: bool) -> None:
+    """Call until a call succeeds: the requests in a key that was overwritten are lost."""
+    call = functools.partial(pending.call, operation_id, {"item": "tea"}, durable=durable)
+    while True:
+        try:
+            await call(timeout=2)
+        except CallError:
+            await asyncio.sleep(0.05)
+        else:
+            return
+
+
+@pytest.mark.parametrize(
+    "commands",
+    [
+        [("SET", "operations:{shop}:queue", "x")],
+        [("SET", "operations:{shop}:workers", "x")],
+        [("SET", "operations:{shop}:stored", "x")],
+        [("PEXPIRE", "operations:{shop}:stored", 0)],
+        [("EVAL", REPLACE, 1, "operations:{shop}:stored")],
+        [("EVAL", REPLACE, 1, "operations:{shop}:workers")],
+        [("XADD", "operations:{shop}:queue", "*", "a", "b")],
+        [("RPUSH", "operations:{shop}:queue", "", "\0", "\1", "\2", "\0" + "\x7f" * 8)],
+        [("XADD", "operations:{shop}:stored", "*", "message", "x", "before", "many")],
+        [("XADD", "operations:{shop}:stored", "*", "message", "x", "before", "9" * 5_000)],
+        [("XADD", "operations:{shop}:stored", "*", "message", "x", "before", "-5")],
+        [("XADD", "operations:{shop}:stored", "*", "record", "x" * 1_000)],
+        [("XADD", "operations:{shop}:stored", "*", "a", "b")],
+    ],
+    ids=lambda commands: " ".join(str(word)[:30] for command in commands for word in command),
+)
+async def test_a_redis_caller_writes_anything_and_workers_go_on(
+    redis: Server, commands: list[tuple[str | int, ...]]
+) -> None:
+    async with end(redis, "worker:w0rker") as worker, end(redis, "ada:s3cret") as ada:
+        handler = CallHandler(OperationRegistry([price, order, other_price]), worker)
+        pending = PendingRequestMap(ada)
+        async with asyncio.timeout(30):
+            assert (await pending.call("shop.price", {"item": "tea"}, wait=True)).data == 3
+            assert (await pending.call("shop.order", {"item": "tea"}, durable=True)).data == "tea"
+            assert (await pending.call("other.price", {"item": "tea"}, wait=True)).data == 3
+            mallory = ByHand(redis, "ada", "s3cret")
+            for command in commands:
+                reply = await asyncio.to_thread(mallory.ask, *command)
+                assert not isinstance(reply, hiredis.ReplyError), reply
+            mallory.close()
+            for operation_id, durable in (("shop.price", False), ("shop.order", True), ("other.price", False)):
+                await answered(pending, operation_id, durable=durable)
+        assert worker.reconnects == 0, "the worker's other calls do not fail"
+        await handler.close()
+
+
+# What a caller may send on NATS with the permissions of the guide.
+
+
+@operation(id="stock.left", type="query")
+async def left(item: str) -> int:
+    return len(item)
+
+
+@operation(id="stock.order", durable=True)
+async def order_stock(item: str) -> str:
+    return item
+
+
+DEEP = b'{"v":1,"type":"call.requested","id":"ada.1-1","to":"stock.left","payload":' + b"[" * 200_000
+HEADERS = b"".join(b"X-%d: y\r\n" % number for number in range(2_000))
+
+
+@pytest.mark.parametrize(
+    ("subject", "data", "headers"),
+    [
+        (b"calls.v1.work.ada.stock.left", DEEP, b""),
+        (b"calls.v1.work.ada.stock.left", b"\0\0\1\0\0" + bytes(4 * 65_536), b""),
+        (b"calls.v1.work.ada.stock.left", b"\0\xff\xff\xff\xff", b""),
+        (b"calls.v1.work.ada.stock.left", b"\1\3\xff\xff" + b"t" * 70_000, b""),
+        (b"calls.v1.work.ada.stock.left", b"\xdf\xff\xff\xff\xff", b""),
+        (b"calls.v1.work.ada.stock.left", b"x", HEADERS),
+        (b"calls.v1.work.ada.stock." + b"x" * 900, b"{}", b""),
+        (b"calls.v1.queue.ada.stock", DEEP, b""),
+        (b"calls.v1.queue.ada.stock", b"x", HEADERS),
+        (b"calls.v1.queue.ada.stock", b"x", b"Operations-Record: \xff*.>.x\r\n"),
+        (b"calls.v1.queue.ada.stock", b"x", b"Operations-Record: " + b"k" * 3_000 + b".l\r\n"),
+        (b"calls.v1.control.stock", DEEP, b""),
+        (b"calls.v1.asks", b'{"v":1,"type":"worker.asked","id":"","to":"","payload":{"peer":"*.>"}}', b""),
+        (b"calls.v1.asks", b'{"v":1,"type":"worker.asked","id":"","to":"","payload":{"peer":"a b\\r\\nPUB x 0"}}', b""),
+    ],
+    ids=lambda value: value[:40].decode(errors="replace"),
+)
+async def test_a_nats_caller_sends_anything_and_workers_go_on(subject: bytes, data: bytes, headers: bytes) -> None:
+    config = re.search(r"^```conf\n(.*?)^```$", (GUIDE / "nats.md").read_text(), re.M | re.S)
+    assert config is not None
+    with nats_server(config[1]) as server:
+        async with (
+            connect_nats(server.url, user="stock", password="s-secret") as worker,
+            connect_nats(server.url, user="bob", password="b-secret") as bob,
+            connect_nats(server.url, user="ada", password="a-secret") as ada,
+        ):
+            handler = CallHandler(OperationRegistry([left, order_stock]), worker)
+            pending = PendingRequestMap(bob)
+            async with asyncio.timeout(60):
+                assert (await pending.call("stock.left", {"item": "tea"}, wait=True)).data == 3
+                # The first durable call waits until the worker has created the streams.
+                assert (await pending.call("stock.order", {"item": "tea"}, durable=True, wait=True)).data == "tea"
+                for _ in range(3):
+                    assert ada.publish(publish(subject, data, headers=headers))
+                await ada.flush()
+                assert (await pending.call("stock.left", {"item": "tea"})).data == 3
+                assert (await pending.call("stock.order", {"item": "tea"}, durable=True)).data == "tea"
+            assert (worker.reconnects, bob.reconnects) == (0, 0)
+            await handler.close()
