@@ -405,18 +405,12 @@ class _DeferredSchema(Schema):
     def __init__(self, write: Write, definitions: Definitions | None) -> None:
         self._write = write
         self._definitions = definitions
+        self._dialect = None if definitions is None else definitions.dialect
+        self._loader = None if definitions is None else definitions.loader
 
     @cached_attribute
     def _source(self) -> Mapping[str, Any] | bool:
         return self._write()
-
-    @property
-    def _dialect(self) -> str | None:
-        return None if self._definitions is None else self._definitions.dialect
-
-    @property
-    def _loader(self) -> Loader | None:
-        return None if self._definitions is None else self._definitions.loader
 
     def _convert(self) -> Conversion:
         return super()._convert() if self._definitions is None else self._definitions.convert(self._source)

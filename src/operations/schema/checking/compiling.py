@@ -9,7 +9,7 @@ import jsonschema_rs
 
 from operations.schema.checking.values import too_shared
 from operations.schema.dialects.literals import fragment
-from operations.schema.dialects.traversal import NativeForm, native_form
+from operations.schema.dialects.traversal import NativeForm, count_references, native_form
 
 if TYPE_CHECKING:
     from operations.schema.dialects.patterns import Engine
@@ -103,6 +103,8 @@ class Parts:
 
     def compiled(self, schemas: tuple[Any, ...]) -> jsonschema_rs.Validator | None:
         """Return a validator for all of `schemas`; None if there are none or the native engine rejects them."""
+        if not any(count_references(schema).targets for schema in schemas):
+            return compiled(schemas[0] if len(schemas) == 1 else {"allOf": list(schemas)}) if schemas else None
         if self._registry is None:
             from operations.schema.dialects.patterns import weakest_engine
 
@@ -112,7 +114,7 @@ class Parts:
             self._registry = jsonschema_rs.Registry([(_ADDRESS, form.schema)])
         references = [{"$ref": f"{_ADDRESS}#{self._pointers[id(schema)]}"} for schema in schemas]
         document = references[0] if len(references) == 1 else {"allOf": references}
-        return compiled_reference(document, self._registry, self._engine) if references else None
+        return compiled_reference(document, self._registry, self._engine)
 
 
 def pointers(document: Any) -> Iterator[tuple[int, str]]:

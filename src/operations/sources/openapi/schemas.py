@@ -76,9 +76,13 @@ class DocumentSchemas:
 
 def _revision(keyword: OneWay, *, root: bool) -> Revise:
     repairs = SchemaRepairs()
+    marked = False
 
     def revise(document: dict[str, Any], fresh: Collection[str]) -> None:
-        lift_required(document, keyword, fresh, root=root)
+        nonlocal marked
+        marked = marked or any(node.get(keyword) is True for node in schemas_in(document, fresh))
+        if marked:
+            lift_required(document, keyword, fresh, root=root)
         repairs.repair(document, fresh)
 
     return revise
