@@ -19,7 +19,10 @@ from tests.schema.strategies import VALUES
 
 CLOSED = {"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": False}
 COMPONENTS: dict[str, Any] = {
-    "User": {"type": "object", "properties": {"id": {"type": "integer"}, "boss": {"$ref": "#/components/schemas/User"}}},
+    "User": {
+        "type": "object",
+        "properties": {"id": {"type": "integer"}, "boss": {"$ref": "#/components/schemas/User"}},
+    },
     "Team": {"type": "object", "properties": {"lead": {"$ref": "#/components/schemas/User"}}, "required": ["lead"]},
     "Closed": CLOSED,
     "Joined": {"allOf": [{"$ref": "#/components/schemas/Closed"}, {"required": ["b"], "properties": {"b": {}}}]},
