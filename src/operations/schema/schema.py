@@ -22,12 +22,13 @@ if TYPE_CHECKING:
     from operations.schema.checking.costs import Costs
     from operations.schema.checking.evaluating import Evaluator
     from operations.schema.checking.explaining import Explainer, Strategy
+    from operations.schema.dialects.definitions import Definitions
+    from operations.schema.dialects.traversal import NativeForm
 
 Policy = Literal["cast", "total", "strict", "off"]
 """Treatment of results: normalise and warn, also replace invalid values, raise instead, or change nothing."""
 Loader = Callable[[str], Any]
 Write = Callable[[], Mapping[str, Any] | bool]
-Revise = Callable[[dict[str, Any] | bool], None]
 
 logger = logging.getLogger("operations.schema")
 DRAFT_2020_12 = "https://json-schema.org/draft/2020-12/schema"
@@ -142,7 +143,7 @@ class Schema:
 
     @cached_attribute
     def _validator(self) -> jsonschema_rs.Validator | None:
-        from operations.schema.checking.compiling import compiled, compiled_original
+        from operations.schema.checking.compiling import compiled_form, compiled_original
 
         conversion = self._conversion
         if not self._affordable:
@@ -152,7 +153,7 @@ class Schema:
             from operations.schema.dialects.conversion import draft_number
 
             native = compiled_original(self._source, draft_number(self._dialect) or 2020, self._loader)
-        native = native or compiled(conversion.document)
+        native = native or compiled_form(self._native_form)
         if native is None:
             logger.warning("a schema could not be compiled and accepts any value: %r", self)
             self.__dict__.update(document=True, is_unknown=True)
@@ -162,7 +163,8 @@ class Schema:
     def _costs(self) -> Costs:
         from operations.schema.checking.costs import Costs
 
-        return Costs(self._conversion.document)
+        document, shared = self._conversion.document, self._conversion.shared
+        return Costs(document, counts={pointer: definition.counts for pointer, definition in shared.items()})
 
     @property
     def _affordable(self) -> bool:
@@ -271,19 +273,19 @@ class Schema:
         return check_only(self._check, self._explainer)
 
     @cached_attribute
+    def _native_form(self) -> NativeForm:
+        from operations.schema.dialects.traversal import joined_form, native_form
+
+        document, shared = self._conversion.document, self._conversion.shared
+        if not shared or not isinstance(document, dict):
+            return native_form(document)
+        root = native_form({key: value for key, value in document.items() if key != "$defs"})
+        return joined_form(root, {pointer[8:]: definition.native for pointer, definition in shared.items()})
+
+    @property
     def _compares_items(self) -> bool:
         """Whether items are compared with each other, which is too slow for heavily shared values."""
-        pending: list[Any] = [self.document]
-        while pending:
-            node = pending.pop()
-            if isinstance(node, dict):
-                if node.get("uniqueItems") is True:
-                    return True
-                node = node.values()
-            elif not isinstance(node, list):
-                continue
-            pending += [item for item in node if item.__class__ is not str]
-        return False
+        return self._native_form.compares_items
 
     def _make_check(self) -> Callable[[Any], bool]:
         check = self._make_plain_check()
@@ -400,33 +402,27 @@ def record_schema(json_schema: Mapping[str, Any], to_json: Callable[[Any], Any])
 class _DeferredSchema(Schema):
     """A Schema whose document is written on first use."""
 
-    def __init__(self, write: Write, dialect: str | None, loader: Loader | None, revise: Revise | None) -> None:
+    def __init__(self, write: Write, definitions: Definitions | None) -> None:
         self._write = write
-        self._revise = revise
-        self._dialect = dialect
-        self._loader = loader
+        self._definitions = definitions
+        self._dialect = None if definitions is None else definitions.dialect
+        self._loader = None if definitions is None else definitions.loader
 
     @cached_attribute
     def _source(self) -> Mapping[str, Any] | bool:
         return self._write()
 
     def _convert(self) -> Conversion:
-        conversion = super()._convert()
-        if self._revise is None:
-            return conversion
-        self._revise(conversion.document)
-        return conversion._replace(plain=False)
+        return super()._convert() if self._definitions is None else self._definitions.convert(self._source)
 
     def __reduce__(self) -> Any:
         return Schema, (self.document,)
 
 
-def deferred_schema(
-    write: Write, *, dialect: str | None = None, loader: Loader | None = None, revise: Revise | None = None
-) -> Schema:
+def deferred_schema(write: Write, definitions: Definitions | None = None) -> Schema:
     """Return a Schema whose document `write` returns on first use; otherwise like `from_schema`.
 
-    For sources with many operations of which a program calls few. `revise` may change the converted document, as
-    `lift_required` does.
+    For sources with many operations of which a program calls few. `definitions` are shared with the other schemas of
+    the same source.
     """
-    return _DeferredSchema(write, dialect, loader, revise)
+    return _DeferredSchema(write, definitions)

@@ -12,7 +12,7 @@ from typing import Any
 
 from operations.schema.casting.nodes import MISSING, Node, Nodes, discriminator
 from operations.schema.casting.repair import default_for, defaultable
-from operations.schema.checking.secrets import schemas_reaching, target_of
+from operations.schema.checking.secrets import Holders, target_of
 from operations.schema.dialects.keywords import ANNOTATIONS
 
 _IN_PLACE = ("$ref", "allOf", "anyOf", "oneOf", "if", "dependentSchemas")
@@ -32,8 +32,9 @@ class Closer:
         self._document = nodes.document
         self._nodes = nodes
         self._definitions: dict[str, Any] = {}
-        self._mattering = schemas_reaching(nodes.document, _matters)
-        self._defaulting = schemas_reaching(nodes.document, _defaults)
+        self._holders = Holders(nodes.document)
+        self._mattering = self._holders.reaching(_matters)
+        self._defaulting = self._holders.reaching(_defaults)
 
     def document(self, schema: dict[str, Any] | bool | None = None) -> dict[str, Any] | bool:
         """Return the closed document of the root or of one schema in it."""
@@ -168,7 +169,13 @@ class Closer:
             out["items"] = False
 
     def _defaulted(self, node: Node) -> list[str]:
-        return [name for name in defaultable(node) if default_for(node, name) is not MISSING]
+        given = node.default if isinstance(node.default, dict) else ()
+        return [
+            name
+            for name in defaultable(node)
+            if (name in given or any(self._has_default(schema) for schema in node.member_schemas(name)))
+            and default_for(node, name) is not MISSING
+        ]
 
     # Reachable schemas
 
@@ -180,7 +187,7 @@ class Closer:
 
     def _reaches(self, schema: Any, reaching: set[int], predicate: Callable[[dict[str, Any]], bool]) -> bool:
         """Whether `predicate` holds for `schema` or one that it contains or refers to."""
-        if id(schema) in reaching or not isinstance(schema, dict):
+        if schema in self._holders or not isinstance(schema, dict):
             return id(schema) in reaching
         # The schema may be one of the document without some of its keywords.
         parts = [target_of(schema["$ref"], self._document)] if isinstance(schema.get("$ref"), str) else []

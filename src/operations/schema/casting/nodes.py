@@ -90,15 +90,20 @@ class Node:
     def member(self, name: str) -> Node | None:
         """Return the node of a property; None if the schema does not describe it."""
         if name not in self._members:
-            schemas = [schema for part in self.parts for schema in _member_schemas(part, name)]
-            if not schemas or (all(schema is True for schema in schemas)):
-                schemas = [
-                    part["unevaluatedProperties"]
-                    for part in self.parts
-                    if "unevaluatedProperties" in part and name not in self.properties
-                ] or schemas
+            schemas = self.member_schemas(name)
             self._members[name] = self.nodes.node(schemas) if schemas else None
         return self._members[name]
+
+    def member_schemas(self, name: str) -> list[Any]:
+        """Return the schemas that apply to a property."""
+        schemas = [schema for part in self.parts for schema in _member_schemas(part, name)]
+        if not schemas or (all(schema is True for schema in schemas)):
+            schemas = [
+                part["unevaluatedProperties"]
+                for part in self.parts
+                if "unevaluatedProperties" in part and name not in self.properties
+            ] or schemas
+        return schemas
 
     def item(self, index: int) -> Node | None:
         """Return the node of an item; None if the schema does not describe it."""

@@ -13,6 +13,7 @@ from operations.schema.cached_attribute import cached_attribute
 from operations.schema.casting.closed_form import Closer
 from operations.schema.casting.nodes import Node, Nodes
 from operations.schema.casting.repair import Repair
+from operations.schema.casting.scoring import Scores
 from operations.schema.checking.compiling import compiled
 from operations.schema.checking.costs import Costs
 from operations.schema.checking.explaining import Explainer
@@ -159,15 +160,17 @@ class Caster:
 
     def _cast_slowly(self, value: Any, policy: str) -> Normalised:
         budget = Budget(value)
+        scores = Scores(self._nodes, budget)
         try:
-            cast, is_valid = self._repaired(value, budget, total=False)
+            cast, is_valid = self._repaired(value, budget, scores, total=False)
         except ExhaustedError:
             return value, () if self._check(value) else [Problem("", "", TOO_MUCH_WORK)]
         self._generated_helps = cast is not value
         if policy != "total":
-            return cast, () if is_valid else self._explainer.problems(cast, bounded=True)
+            return cast, () if is_valid else self._explainer.problems(cast, bounded=True, scoring=scores.rescoring)
         try:
-            result, is_valid = self._repaired(cast, Budget(value), total=True)
+            budget = Budget(value)
+            result, is_valid = self._repaired(cast, budget, scores.with_budget(budget), total=True)
         except ExhaustedError:
             return cast, () if is_valid else [*self._explainer.problems(cast), Problem("", "", TOO_MUCH_WORK)]
         problems = replacements(cast, result, self._explainer)
@@ -232,24 +235,31 @@ class Caster:
         assert self._generated is not None
         return self._generated[0]
 
-    def _repaired(self, value: Any, budget: Budget, *, total: bool) -> tuple[Any, bool]:
+    def _repaired(self, value: Any, budget: Budget, scores: Scores, *, total: bool) -> tuple[Any, bool]:
         """Return the cast value, and whether it is valid."""
-        result = self._until_stable(value, budget, total=total, careful=False)
+        result = self._until_stable(value, budget, scores, total=total, careful=False)
         is_valid = self._check(result)
         if is_valid or (result is value and not total):
             return result, is_valid
         if total or self._check(value):
-            careful = self._until_stable(value, budget, total=total, careful=True)
+            careful = self._until_stable(value, budget, scores, total=total, careful=True)
             if self._check(careful):
                 return careful, True
             if self._check(value):
                 return value, True
         return result, False
 
-    def _until_stable(self, value: Any, budget: Budget, *, total: bool, careful: bool) -> Any:
+    def _until_stable(self, value: Any, budget: Budget, scores: Scores, *, total: bool, careful: bool) -> Any:
         """Cast until nothing changes, so that casting is idempotent."""
         for _ in range(_ROUNDS):
-            repair = Repair(self._nodes, total=total, careful=careful, normal_check=self._normal_check, budget=budget)
+            repair = Repair(
+                self._nodes,
+                total=total,
+                careful=careful,
+                normal_check=self._normal_check,
+                budget=budget,
+                scores=scores,
+            )
             result = repair.cast_to(self._nodes.root, value)
             if result is value:
                 break

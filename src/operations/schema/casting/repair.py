@@ -29,6 +29,7 @@ class Repair:
         careful: bool = False,
         normal_check: Callable[[Node], Callable[[Any], bool]] | None = None,
         budget: Budget | None = None,
+        scores: Scores | None = None,
     ) -> None:
         self.budget = budget or Budget()
         self._normal_check = normal_check
@@ -37,7 +38,7 @@ class Repair:
         self._total = total
         self._careful = careful
         self._builder = Builder(self, self.budget)
-        self._scores = Scores(nodes, self.budget)
+        self._scores = scores or Scores(nodes, self.budget)
         self._done: dict[tuple[int, int], tuple[Any, Any]] = {}
 
     def cast_to(self, node: Node, value: Any) -> Any:

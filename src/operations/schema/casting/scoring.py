@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from operations.schema.budget import Budget
@@ -20,6 +21,16 @@ class Scores:
         self._nodes = nodes
         self._budget = budget
         self._known: dict[tuple[int, int], tuple[Any, int]] = {}
+
+    def with_budget(self, budget: Budget) -> Scores:
+        """Return the same scores, whose further work another budget limits."""
+        scores = Scores(self._nodes, budget)
+        scores._known = self._known
+        return scores
+
+    def rescoring(self, budget: Budget) -> Callable[[list[Any], Any], list[int]]:
+        """Return `of_branches` with these scores and another budget, for explaining what remains of the value."""
+        return self.with_budget(budget).of_branches
 
     def of_branches(self, branches: tuple[Any, ...] | list[Any], value: Any) -> list[int]:
         """Return the score of each branch."""

@@ -9,6 +9,7 @@ import jsonschema_rs
 
 from operations.schema.checking.values import too_shared
 from operations.schema.dialects.literals import fragment
+from operations.schema.dialects.traversal import NativeForm, count_references, native_form
 
 if TYPE_CHECKING:
     from operations.schema.dialects.patterns import Engine
@@ -24,8 +25,59 @@ _NATIVE = {
 }
 
 
-def patterns_in(document: Any) -> Iterator[str]:
-    """Yield every regular expression in a document."""
+def compiled(document: Any) -> jsonschema_rs.Validator | None:
+    """Return a validator for a converted document; None if the native engine rejects it."""
+    return compiled_form(native_form(document))
+
+
+def compiled_form(form: NativeForm) -> jsonschema_rs.Validator | None:
+    """Return a validator for a converted document in its native form; None if the native engine rejects it."""
+    return _compiled(form.schema, **_regex_options(form.patterns))
+
+
+def compiled_reference(
+    reference: Any, registry: jsonschema_rs.Registry, engine: Engine
+) -> jsonschema_rs.Validator | None:
+    """Return a validator for references to the documents of a registry, whose regex engine is `engine`."""
+    from operations.schema.dialects.patterns import engine_options
+
+    return _compiled(reference, registry=registry, pattern_options=engine_options(engine))
+
+
+def _compiled(schema: Any, **options: Any) -> jsonschema_rs.Validator | None:
+    try:
+        return jsonschema_rs.Draft202012Validator(schema, offline=True, validate_formats=False, **options)
+    except (ValueError, jsonschema_rs.ReferencingError, TypeError):
+        return None
+
+
+def _regex_options(patterns: Iterable[str]) -> dict[str, Any]:
+    """Return the options that select the engine for regular expressions; none for none."""
+    if not patterns:
+        return {}
+    from operations.schema.dialects.patterns import engine_options, weakest_engine  # most documents have no patterns
+
+    return {"pattern_options": engine_options(weakest_engine(patterns))}
+
+
+def compiled_original(document: Any, draft: int | None, loader: Loader | None) -> jsonschema_rs.Validator | None:
+    """Return a validator for a document in its own draft; None if the native engine rejects it."""
+    if too_shared(document):
+        return None
+    options: dict[str, Any] = {"offline": True, "validate_formats": False}
+    if loader is not None:
+        options = {"retriever": loader, "validate_formats": False}
+    try:
+        options |= _regex_options(tuple(_patterns_in(document)))
+        if isinstance(document, Mapping) and "$schema" not in document and draft in _NATIVE:
+            return _NATIVE[draft](dict(document), **options)
+        return jsonschema_rs.validator_for(document, **options)
+    except (ValueError, jsonschema_rs.ReferencingError, TypeError):
+        return None
+
+
+def _patterns_in(document: Any) -> Iterator[str]:
+    """Yield every regular expression in a document of any draft, which may also be in its examples."""
     pending = [document]
     while pending:
         node = pending.pop()
@@ -40,47 +92,6 @@ def patterns_in(document: Any) -> Iterator[str]:
         pending += [item for item in node if item.__class__ is not str]
 
 
-def compiled(
-    document: Any, *, registry: jsonschema_rs.Registry | None = None, engine: Engine | None = None
-) -> jsonschema_rs.Validator | None:
-    """Return a validator for a converted document; None if the native engine rejects it.
-
-    `engine` is the regex engine, if `document` only refers to another document.
-    """
-    try:
-        return jsonschema_rs.Draft202012Validator(
-            document, offline=True, registry=registry, validate_formats=False, **_regex_options(document, engine)
-        )
-    except (ValueError, jsonschema_rs.ReferencingError, TypeError):
-        return None
-
-
-def _regex_options(document: Any, engine: Engine | None = None) -> dict[str, Any]:
-    """Return the options that select the engine for the regular expressions in a document; none for none."""
-    patterns = () if engine else tuple(patterns_in(document))
-    if not engine and not patterns:
-        return {}
-    from operations.schema.dialects.patterns import engine_options, weakest_engine  # most documents have no patterns
-
-    return {"pattern_options": engine_options(engine or weakest_engine(patterns))}
-
-
-def compiled_original(document: Any, draft: int | None, loader: Loader | None) -> jsonschema_rs.Validator | None:
-    """Return a validator for a document in its own draft; None if the native engine rejects it."""
-    if too_shared(document):
-        return None
-    options: dict[str, Any] = {"offline": True, "validate_formats": False}
-    if loader is not None:
-        options = {"retriever": loader, "validate_formats": False}
-    try:
-        options |= _regex_options(document)
-        if isinstance(document, Mapping) and "$schema" not in document and draft in _NATIVE:
-            return _NATIVE[draft](dict(document), **options)
-        return jsonschema_rs.validator_for(document, **options)
-    except (ValueError, jsonschema_rs.ReferencingError, TypeError):
-        return None
-
-
 class Parts:
     """Native validators of parts of one converted document."""
 
@@ -92,15 +103,18 @@ class Parts:
 
     def compiled(self, schemas: tuple[Any, ...]) -> jsonschema_rs.Validator | None:
         """Return a validator for all of `schemas`; None if there are none or the native engine rejects them."""
+        if not any(count_references(schema).targets for schema in schemas):
+            return compiled(schemas[0] if len(schemas) == 1 else {"allOf": list(schemas)}) if schemas else None
         if self._registry is None:
             from operations.schema.dialects.patterns import weakest_engine
 
             self._pointers = dict(pointers(self._document))
-            self._engine = weakest_engine(patterns_in(self._document))
-            self._registry = jsonschema_rs.Registry([(_ADDRESS, self._document)])
+            form = native_form(self._document)
+            self._engine = weakest_engine(form.patterns)
+            self._registry = jsonschema_rs.Registry([(_ADDRESS, form.schema)])
         references = [{"$ref": f"{_ADDRESS}#{self._pointers[id(schema)]}"} for schema in schemas]
         document = references[0] if len(references) == 1 else {"allOf": references}
-        return compiled(document, registry=self._registry, engine=self._engine) if references else None
+        return compiled_reference(document, self._registry, self._engine)
 
 
 def pointers(document: Any) -> Iterator[tuple[int, str]]:

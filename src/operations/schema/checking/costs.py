@@ -6,23 +6,20 @@ level of a chain, even for small values. The engine cannot be stopped once calle
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from operations.schema.checking.secrets import target_of
+from operations.schema.dialects.traversal import BEYOND, UNEVALUATED, ReferenceCounts, count_references
 
 AFFORDABLE = 4096
 """Maximum visits of one path for the native engine; beyond it, evaluating step by step is as fast."""
 EXPLAINABLE = 64
 """Maximum visits of one path for listing errors, where each visit may keep an error in memory."""
-_BEYOND = 1 << 40
 _MAX_HEIGHT = 600
 """Maximum depth of schemas, through references, that the native engine compiles without a stack overflow."""
 _CYCLE_SHARE = 10
-_UNEVALUATED_DEPTH = 7
-_UNWALKED = ("$defs", "enum", "const", "default", "examples")
-UNEVALUATED: Final = ("unevaluatedProperties", "unevaluatedItems")
 _MAX_NAMES = 256
 _LISTS = ("allOf", "anyOf", "oneOf")
 _SINGLE = ("not", "if", "then", "else")
@@ -54,10 +51,10 @@ class _Visits:
         """Apply another schema at the same path."""
         named = self.named
         for key in other.named.keys() | named.keys() if other.named or other.members or other.items else ():
-            named[key] = min(self.at(key) + times * other.at(key), _BEYOND)
-        self.own = min(self.own + times * other.own, _BEYOND)
-        self.members = min(self.members + times * other.members, _BEYOND)
-        self.items = min(self.items + times * other.items, _BEYOND)
+            named[key] = min(self.at(key) + times * other.at(key), BEYOND)
+        self.own = min(self.own + times * other.own, BEYOND)
+        self.members = min(self.members + times * other.members, BEYOND)
+        self.items = min(self.items + times * other.items, BEYOND)
 
     def at(self, key: _Key) -> int:
         rest = self.items if isinstance(key, int) else self.members
@@ -99,7 +96,14 @@ class _Pass(NamedTuple):
 class Costs:
     """The cost of one converted document and of each schema in it."""
 
-    def __init__(self, document: Any, *, explained: bool = False, outlined: bool = False) -> None:
+    def __init__(
+        self,
+        document: Any,
+        *,
+        explained: bool = False,
+        outlined: bool = False,
+        counts: Mapping[str, ReferenceCounts] | None = None,
+    ) -> None:
         self._document = document
         self._explained = explained
         self._outlined = outlined
@@ -107,14 +111,14 @@ class Costs:
         self._schemas: dict[int, int] = {}
         self._heights: dict[str, int] = {}
         self._paths: dict[str, int] = {}
-        self._groups = list(_components(document))
+        self._groups = list(_components(document, counts or {}))
         for group in self._groups:
             self._measure(group)
 
     def of(self, schema: Any) -> int:
         """Return the visits of one path that a schema of the document can cost; a high number if unknown."""
         self._estimate_all()
-        return 0 if isinstance(schema, bool) else self._schemas.get(id(schema), _BEYOND)
+        return 0 if isinstance(schema, bool) else self._schemas.get(id(schema), BEYOND)
 
     @property
     def affordable(self) -> bool:
@@ -124,7 +128,7 @@ class Costs:
     def affords(self, schema: Any) -> bool:
         """Whether the native engine may be called for any value of one schema of the document."""
         root = schema is self._document
-        height = self._heights["#"] if root else self._height(_references_of(schema))
+        height = self._heights["#"] if root else self._height(count_references(schema))
         if root and self._paths["#"] <= AFFORDABLE:  # fast path: most schemas are small
             return height <= _MAX_HEIGHT
         return height <= _MAX_HEIGHT and self.of(schema) <= max(AFFORDABLE, len(self._schemas))
@@ -135,17 +139,17 @@ class Costs:
         self._estimate_all()
         return max(self._schemas.values(), default=0) <= max(EXPLAINABLE, len(self._schemas))
 
-    def _measure(self, group: dict[str, _References]) -> None:
+    def _measure(self, group: dict[str, ReferenceCounts]) -> None:
         """Find the nesting depth of definitions for the native engine, passing through each of a cycle once."""
         height = max(self._height(references) for references in group.values())
         if len(group) > 1:
             height += sum(references.depth for references in group.values()) // _CYCLE_SHARE
         self._heights.update(dict.fromkeys(group, height))
         for pointer, references in group.items():
-            below = sum(times * self._paths.get(name, _BEYOND) for name, times in references.times.items())
-            self._paths[pointer] = min(references.size + below, _BEYOND)
+            below = sum(times * self._paths.get(name, BEYOND) for name, times in references.times.items())
+            self._paths[pointer] = min(references.size + below, BEYOND)
 
-    def _height(self, references: _References) -> int:
+    def _height(self, references: ReferenceCounts) -> int:
         return max(
             [references.depth, *(depth + self._heights.get(name, 0) for name, depth in references.targets.items())]
         )
@@ -154,7 +158,7 @@ class Costs:
         while self._groups:
             self._estimate(self._groups.pop(0))
 
-    def _estimate(self, group: dict[str, _References]) -> None:
+    def _estimate(self, group: dict[str, ReferenceCounts]) -> None:
         """Estimate definitions that refer to each other, or one that does not refer to itself."""
         cycle = frozenset(group)
         entries: set[str] = set()
@@ -175,18 +179,18 @@ class Costs:
         returns = {pointer: self._definition(pointer, first).maximum() for pointer in cycle}
         factor = 1
         for pointer in entries:
-            factor = min(factor * max(1, returns[pointer]), _BEYOND)
+            factor = min(factor * max(1, returns[pointer]), BEYOND)
         if self._explained and factor > 1:
-            return _BEYOND
+            return BEYOND
         second = _Pass(1, 1, cycle, {}, entries)
-        return min(factor * max((self._definition(p, second).maximum() for p in entries), default=1), _BEYOND)
+        return min(factor * max((self._definition(p, second).maximum() for p in entries), default=1), BEYOND)
 
     def _definition(self, pointer: str, estimate: _Pass) -> _Visits:
         if pointer not in estimate.done:
             estimate.done[pointer] = None
             estimate.done[pointer] = self._visits(target_of(pointer, self._document), estimate, top=True)
         # A definition that applies itself to the same path, which sensible schemas never do.
-        return estimate.done[pointer] or _Visits(_BEYOND)
+        return estimate.done[pointer] or _Visits(BEYOND)
 
     def _visits(self, schema: Any, estimate: _Pass, *, top: bool) -> _Visits:
         visits = _Visits(estimate.own)
@@ -244,51 +248,17 @@ def _in_place(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         yield "dependentSchemas", child
 
 
-class _References(NamedTuple):
-    """References of a definition with their depth and number; its own depth, and its number of objects."""
-
-    targets: dict[str, int]
-    times: dict[str, int]
-    depth: int
-    size: int
-
-
-def _references_of(schema: Any) -> _References:
-    targets: dict[str, int] = {}
-    times: dict[str, int] = {}
-    deepest = size = 0
-    pending = [(schema, 1)] if isinstance(schema, (dict, list)) else []
-    while pending:
-        node, depth = pending.pop()
-        if isinstance(node, dict):
-            deepest = max(deepest, depth)
-            # Unevaluated parts are found by visiting everything again, so counting objects is not sufficient.
-            unevaluated = any(key in node for key in UNEVALUATED)
-            size += _BEYOND if unevaluated else 1
-            if isinstance(node.get("$ref"), str):
-                times[node["$ref"]] = times.get(node["$ref"], 0) + 1
-                targets[node["$ref"]] = max(targets.get(node["$ref"], 0), depth)
-            below = depth + (_UNEVALUATED_DEPTH if unevaluated else 1)
-            pending += [
-                (value, below)
-                for key, value in node.items()
-                if isinstance(value, (dict, list)) and key not in _UNWALKED
-            ]
-        else:
-            pending += [(item, depth) for item in node if isinstance(item, (dict, list))]
-    return _References(targets, times, deepest, size)
-
-
-def _components(document: Any) -> Iterator[dict[str, _References]]:
+def _components(document: Any, counts: Mapping[str, ReferenceCounts]) -> Iterator[dict[str, ReferenceCounts]]:
     """Yield groups of definitions that refer to each other, dependencies first (Tarjan's algorithm)."""
-    reached_definitions: dict[str, _References] = {}
+    reached_definitions: dict[str, ReferenceCounts] = {}
     order: dict[str, int] = {}
     low: dict[str, int] = {}
     opened: dict[str, None] = {}
     walk: list[tuple[str, Iterator[str]]] = []
 
     def enter(pointer: str) -> None:
-        reached_definitions[pointer] = _references_of(target_of(pointer, document))
+        found = counts.get(pointer) or count_references(target_of(pointer, document))
+        reached_definitions[pointer] = found
         order[pointer] = low[pointer] = len(order)
         opened[pointer] = None
         walk.append((pointer, iter(reached_definitions[pointer].targets)))

@@ -15,11 +15,12 @@ import jsonschema_rs
 
 from operations.schema.budget import Budget, ExhaustedError
 from operations.schema.checking.compiling import Parts, compiled
-from operations.schema.checking.costs import UNEVALUATED, Costs
+from operations.schema.checking.costs import Costs
 from operations.schema.checking.secrets import target_of
 from operations.schema.checking.values import as_json
 from operations.schema.dialects.keywords import ASSERTIONS
 from operations.schema.dialects.patterns import matcher
+from operations.schema.dialects.traversal import UNEVALUATED
 
 _COUNTS = ("minContains", "maxContains")
 _Schema = dict[str, Any]

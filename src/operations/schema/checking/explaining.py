@@ -76,17 +76,18 @@ class Explainer:
         """Return the paths of `value` that must never be printed."""
         return self._secrets.secret_paths(value)
 
-    def problems(self, value: Any, *, bounded: bool = False) -> list[Problem]:
+    def problems(self, value: Any, *, bounded: bool = False, scoring: Scoring | None = None) -> list[Problem]:
         """Return every problem of a value known to be invalid; at least one.
 
-        With `bounded`, the value is known to be neither too deep nor too shared.
+        With `bounded`, the value is known to be neither too deep nor too shared. `scoring` has the scores from casting
+        the value.
         """
         if not bounded and self._limit is not None and too_deep(value, self._limit):
             return [Problem("", "", f"nested deeper than {self._limit} levels")]
         strategy = self._strategy()
         if strategy.refused or (not bounded and too_shared(value)):
             return [Problem("", "", TOO_MUCH_WORK)]
-        causes, foreign = self._causes(value, strategy)
+        causes, foreign = self._causes(value, strategy, scoring or self._scoring)
         found = [Problem(pointer(item.path), "", f"{item.what} is not JSON") for item in foreign[:_MAX_PROBLEMS]]
         printer = _Printer(value, self._secrets.secret_paths(value))
         for cause in causes:
@@ -106,16 +107,16 @@ class Explainer:
                 others.append(printer.found(path, existing, message))
         return _ordered([*problems, *others])
 
-    def _causes(self, value: Any, strategy: Strategy) -> tuple[list[Cause], list[Foreign]]:
+    def _causes(self, value: Any, strategy: Strategy, scoring: Scoring) -> tuple[list[Cause], list[Foreign]]:
         """Return the causes, and the parts that are not JSON, which are searched only if the native engine fails."""
         if strategy.diagnosis is None:
             try:
-                return self._found(value, strategy), []
+                return self._found(value, strategy, scoring), []
             except ValueError:
                 pass
         copy = as_json(value, depth=_NATIVE_DEPTH if strategy.diagnosis is None else None)
         try:
-            causes = self._found(copy.value, strategy)
+            causes = self._found(copy.value, strategy, scoring)
         except ValueError:
             return [], copy.foreign
         foreign = {item.path for item in copy.foreign}
@@ -123,12 +124,12 @@ class Explainer:
             causes = [cause for cause in causes if len(cause.path) < _NATIVE_DEPTH]
         return [cause for cause in causes if cause.path not in foreign], copy.foreign
 
-    def _found(self, value: Any, strategy: Strategy) -> list[Cause]:
+    def _found(self, value: Any, strategy: Strategy, scoring: Scoring) -> list[Cause]:
         causes: Iterator[Cause] = iter(())
         if strategy.diagnosis is not None:
             causes = strategy.diagnosis.causes(value)
         elif strategy.outline is not None:
-            unions = _Unions(strategy.outline, self._scoring, value)
+            unions = _Unions(strategy.outline, scoring, value)
             causes = (cause for error in strategy.outline.errors(value) for cause in unions.explain(error, ()))
         elif (validator := self._validator) is not None:
             causes = (cause for error in validator.iter_errors(value) for cause in _explained(error))

@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 
 import jsonschema_rs
 
-from operations.schema.checking.compiling import compiled, patterns_in
+from operations.schema.checking.compiling import compiled_reference
 from operations.schema.dialects.keywords import SCHEMA, SCHEMA_LISTS, SCHEMA_MAPS
 from operations.schema.dialects.literals import fragment
 from operations.schema.dialects.patterns import weakest_engine
+from operations.schema.dialects.traversal import UNEVALUATED, native_form
 
 _ADDRESS = "urn:operations:outline"
 _MARK = "!union"
 _MAX_LOCATED = 256
-_UNEVALUATED = ("unevaluatedProperties", "unevaluatedItems")
 
 
 class Union(NamedTuple):
@@ -37,8 +37,9 @@ class Outline:
     def __init__(self, document: dict[str, Any]) -> None:
         self._original = document
         self._document = _outlined(document)
-        self._registry = jsonschema_rs.Registry([(_ADDRESS, self._document)])
-        self._engine = weakest_engine(patterns_in(document))
+        form = native_form(self._document)
+        self._registry = jsonschema_rs.Registry([(_ADDRESS, form.schema)])
+        self._engine = weakest_engine(form.patterns)
         self._validators: dict[str, jsonschema_rs.Validator | None] = {}
         self._located = lru_cache(_MAX_LOCATED)(self._locate)
 
@@ -46,7 +47,7 @@ class Outline:
         """Yield the native errors of `value` by the schema at a location of the outline."""
         if pointer not in self._validators:
             document = {"$ref": _ADDRESS + pointer}
-            self._validators[pointer] = compiled(document, registry=self._registry, engine=self._engine)
+            self._validators[pointer] = compiled_reference(document, self._registry, self._engine)
         validator = self._validators[pointer]
         return iter(()) if validator is None else validator.iter_errors(value)
 
@@ -82,7 +83,7 @@ def outline_of(document: Any) -> Outline | None:
     while pending:
         node = pending.pop()
         if isinstance(node, dict):
-            if any(keyword in node for keyword in _UNEVALUATED):
+            if any(keyword in node for keyword in UNEVALUATED):
                 return None
             seen_union = seen_union or "anyOf" in node or "oneOf" in node
             pending += node.values()

@@ -77,7 +77,7 @@ class Secrets:
 
     def __init__(self, document: dict[str, Any] | bool) -> None:
         self._document = document
-        self._secret_schemas = schemas_reaching(document, _is_marked)
+        self._secret_schemas = Holders(document).reaching(_is_marked)
         self._by_schemas: dict[tuple[int, ...], _PathSchemas] = {}
 
     def secret_paths(self, value: Any) -> Hidden:
@@ -206,29 +206,39 @@ def _is_marked(schema: dict[str, Any]) -> bool:
     return schema.get("writeOnly") is True or schema.get("format") == "password"
 
 
-def schemas_reaching(document: Any, predicate: Callable[[dict[str, Any]], bool]) -> set[int]:
-    """Return the id() of the objects of a document for which `predicate` holds, or which contain or refer to one."""
-    holders: dict[int, list[int]] = {}
-    found: list[int] = []
-    pending: list[tuple[Any, int]] = [(document, 0)]
-    while pending:
-        node, parent = pending.pop()
-        if isinstance(node, dict):
-            own = id(node)
-            holders.setdefault(own, []).append(parent)
-            if predicate(node):
-                found.append(own)
-            if isinstance(node.get("$ref"), str):
-                holders.setdefault(id(target_of(node["$ref"], document)), []).append(own)
-            pending += [(item, own) for key, item in node.items() if isinstance(item, (dict, list)) and key != "$defs"]
-            if node is document:
-                pending += [(item, 0) for item in node.get("$defs", {}).values()]
-        elif isinstance(node, list):
-            pending += [(item, parent) for item in node if isinstance(item, (dict, list))]
-    reaching: set[int] = set()
-    while found:
-        node_id = found.pop()
-        if node_id and node_id not in reaching:
-            reaching.add(node_id)
-            found += holders.get(node_id, ())
-    return reaching
+class Holders:
+    """The objects of a document, with those that contain or refer to each."""
+
+    def __init__(self, document: Any) -> None:
+        self._objects: list[dict[str, Any]] = []
+        self._holders: dict[int, list[int]] = {}
+        pending: list[tuple[Any, int]] = [(document, 0)]
+        while pending:
+            node, parent = pending.pop()
+            if isinstance(node, dict):
+                own = id(node)
+                self._objects.append(node)
+                self._holders.setdefault(own, []).append(parent)
+                if isinstance(node.get("$ref"), str):
+                    self._holders.setdefault(id(target_of(node["$ref"], document)), []).append(own)
+                pending += [
+                    (item, own) for key, item in node.items() if isinstance(item, (dict, list)) and key != "$defs"
+                ]
+                if node is document:
+                    pending += [(item, 0) for item in node.get("$defs", {}).values()]
+            elif isinstance(node, list):
+                pending += [(item, parent) for item in node if isinstance(item, (dict, list))]
+
+    def __contains__(self, schema: object) -> bool:
+        return id(schema) in self._holders
+
+    def reaching(self, predicate: Callable[[dict[str, Any]], bool]) -> set[int]:
+        """Return the id() of the objects for which `predicate` holds, or which contain or refer to one."""
+        found = [id(node) for node in self._objects if predicate(node)]
+        reaching: set[int] = set()
+        while found:
+            node_id = found.pop()
+            if node_id and node_id not in reaching:
+                reaching.add(node_id)
+                found += self._holders.get(node_id, ())
+        return reaching

@@ -7,6 +7,7 @@ omitted and reported once; a schema is never rejected.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from operations.schema.dialects.keywords import (
@@ -68,10 +69,10 @@ def convert(document: Any, dialect: str | None = None, loader: Loader | None = N
         return Conversion(
             True, (f"expected an object or boolean as schema, not {type(document).__name__}",), True, False
         )
-    return _Converter(document, dialect, loader).run()
+    return Converter(document, dialect, loader).run()
 
 
-class _Converter:
+class Converter:
     """One conversion: the definitions so far and the references between them."""
 
     def __init__(self, document: Mapping[str, Any], dialect: str | None, loader: Loader | None) -> None:
@@ -84,8 +85,8 @@ class _Converter:
         self.references = References(document, draft, self._draft_of, loader)
         self.definitions: dict[str, Any] = {}
         self._names: dict[Any, str] = {id(document): "#"}
-        self._taken: dict[str, int] = {}
-        self._edges: dict[str, set[str]] = {}
+        self.taken: dict[str, int] = {}
+        self.edges: dict[str, set[str]] = {}
         self._current = "#"
         self._pending: list[tuple[str, SchemaLocation]] = []
         self._seen: dict[int, SchemaLocation] = {}
@@ -93,15 +94,21 @@ class _Converter:
         self._budget = LiteralBudget()
 
     def run(self) -> Conversion:
+        """Return the document with all its definitions."""
+        document = self.convert_all()
+        if self.definitions:
+            document["$defs"] = self.definitions
+        return Conversion(document, tuple(self.complaints), self.exact, has_cycle(self.edges))
+
+    def convert_all(self) -> dict[str, Any]:
+        """Convert the document and then the definitions; return the document without them."""
         root = self.references.root
-        document = self._schema(root.schema, root.base, root.draft, 0)
+        document: dict[str, Any] = self._schema(root.schema, root.base, root.draft, 0)
         while self._pending:
             name, location = self._pending.pop()
             self._current = f"#/$defs/{name}"
             self.definitions[name] = self._schema(location.schema, location.base, location.draft, 0)
-        if isinstance(document, dict) and self.definitions:
-            document["$defs"] = self.definitions
-        return Conversion(document, tuple(self.complaints), self.exact, _has_cycle(self._edges))
+        return document
 
     def _draft_of(self, schema: Mapping[str, Any], current: int) -> int:
         declared = schema.get("$schema")
@@ -128,7 +135,7 @@ class _Converter:
         if depth:
             base, draft = self.references.enter(schema, base, draft)
             if self._is_shared(schema, base, draft):
-                return {"$ref": self._linked(SchemaLocation(schema, base, draft), "shared")}
+                return {"$ref": self._linked(SchemaLocation(schema, base, draft), None, base)}
         if draft == OPENAPI_30:
             schema = from_openapi30(schema)
         if "$ref" in schema and draft < 2019:
@@ -156,9 +163,9 @@ class _Converter:
             return False
         return self._converted > _MAX_INLINE and known[1:] == (base, draft)
 
-    def _linked(self, target: SchemaLocation, reference: str) -> str:
-        pointer = self._pointer_to(target, reference)
-        self._edges.setdefault(self._current, set()).add(pointer)
+    def _linked(self, target: SchemaLocation, reference: str | None, base: str) -> str:
+        pointer = self.pointer_to(target, reference, base)
+        self.edges.setdefault(self._current, set()).add(pointer)
         return pointer
 
     def _keyword(self, out: dict[str, Any], keyword: str, value: Any, where: tuple[str, int, int]) -> None:
@@ -225,19 +232,24 @@ class _Converter:
                 return
             self._complain(f"{keyword} {value!r:.100} accepts any value: {error}")
             return
-        pointer = self._linked(target, str(value))
+        pointer = self._linked(target, str(value), base)
         if "$ref" in out:
             out.setdefault("allOf", []).append({"$ref": pointer})
         else:
             out["$ref"] = pointer
 
-    def _pointer_to(self, target: SchemaLocation, reference: str) -> str:
+    def pointer_to(self, target: SchemaLocation, reference: str | None, base: str) -> str:
+        """Return the pointer of a definition, which is converted later; without `reference`, of a repeated schema."""
         key = id(target.schema) if isinstance(target.schema, Mapping) else reference
         if key not in self._names:
-            name = unique_name(reference, self._taken)
-            self._names[key] = f"#/$defs/{name}"
-            self._pending.append((name, target))
+            self._names[key] = self.define(reference or "shared", target)
         return self._names[key]
+
+    def define(self, reference: str, target: SchemaLocation) -> str:
+        """Return the pointer of a new definition, which is named after a reference and converted later."""
+        name = unique_name(reference, self.taken)
+        self._pending.append((name, target))
+        return f"#/$defs/{name}"
 
 
 def _distinct(schemas: list[Any]) -> list[Any]:
@@ -302,14 +314,14 @@ def _dependencies(value: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         yield "dependentSchemas", schemas
 
 
-def _has_cycle(edges: Mapping[str, set[str]]) -> bool:
+def has_cycle(edges: Mapping[str, AbstractSet[str]]) -> bool:
     """Whether the references form a cycle."""
     waiting = {name: len(targets) for name, targets in edges.items()}
     users: dict[str, list[str]] = {}
     for name, targets in edges.items():
         for target in targets:
             users.setdefault(target, []).append(name)
-    done = [name for name in users if name not in waiting]
+    done = [name for name in users if not waiting.get(name)]
     while done:
         for user in users.get(done.pop(), ()):
             waiting[user] -= 1

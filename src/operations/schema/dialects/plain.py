@@ -6,10 +6,15 @@ follows from one rule. `conversion`, `checking.costs` and `casting.closed_form` 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import isfinite
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from operations.schema.dialects.keywords import TYPES
+
+if TYPE_CHECKING:
+    from operations.schema.dialects.traversal import Definition
 
 _MAX_DEPTH = 16
 _TEXTS = frozenset({"title", "description", "format"})
@@ -29,6 +34,8 @@ class Conversion(NamedTuple):
     """Whether the schema can recurse to any depth."""
     plain: bool = False
     """Whether the document is a plain schema."""
+    shared: Mapping[str, Definition] = MappingProxyType({})
+    """Its definitions by pointer, if other schemas share them."""
 
 
 class _NotPlainError(Exception):

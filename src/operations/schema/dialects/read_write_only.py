@@ -5,10 +5,10 @@ Works on converted documents: every reference is a pointer into `$defs`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Literal
 
-from operations.schema.dialects.traversal import schemas_below, schemas_in
+from operations.schema.dialects.traversal import schemas_below
 
 OneWay = Literal["readOnly", "writeOnly"]
 
@@ -19,16 +19,18 @@ _MAX_DEPTH = 50
 _NONE: frozenset[str] = frozenset()
 
 
-def lift_required(document: dict[str, Any] | bool, keyword: OneWay, *, root: bool = True) -> None:
+def lift_required(
+    document: dict[str, Any], keyword: OneWay, definitions: Collection[str] | None = None, *, root: bool = True
+) -> None:
     """Remove the properties marked with `keyword` from every `required` of a document, in place.
 
-    Without `root`, the properties of the document itself stay required.
+    With `definitions`, only those are changed, and the others were before. Without `root`, the properties of the
+    document itself stay required.
     """
-    if isinstance(document, dict) and any(node.get(keyword) is True for node in schemas_in(document)):
-        own = document.get("required")
-        _Lifting(document, keyword).run()
-        if own and not root:
-            document["required"] = own
+    own = document.get("required")
+    _Lifting(document, keyword).run(document.get("$defs", {}) if definitions is None else definitions)
+    if own and not root:
+        document["required"] = own
 
 
 class _Lifting:
@@ -40,9 +42,10 @@ class _Lifting:
         self._keyword = keyword
         self._marked: dict[int, frozenset[str]] = {}
 
-    def run(self) -> None:
+    def run(self, definitions: Collection[str]) -> None:
         """Process every schema once; a part of another schema also counts the properties that the other marks."""
-        pending: list[tuple[Any, frozenset[str]]] = [(self._document, _NONE)]
+        pending: list[tuple[Any, frozenset[str]]] = [(self._definitions[name], _NONE) for name in definitions]
+        pending.append((self._document, _NONE))
         while pending:
             node, around = pending.pop()
             if not isinstance(node, dict):
@@ -53,7 +56,7 @@ class _Lifting:
             refused = {id(node[key]) for key in _REFUSING if key in node}
             pending.extend(
                 (inner, marked if id(inner) in parts else _NONE)
-                for inner in schemas_below(node)
+                for inner in schemas_below(node, definitions=False)
                 if id(inner) not in refused
             )
 

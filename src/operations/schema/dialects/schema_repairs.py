@@ -7,7 +7,7 @@ unsatisfiable parts are changed. Works on converted documents, where every refer
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from operations.schema.dialects.overlaps import covers, kinds_of, kinds_overlap
@@ -21,8 +21,8 @@ _SPELLINGS = {"true": True, "false": False}
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,300})(\.[0-9]{1,300})?")
 
 
-def repair_schema(document: dict[str, Any] | bool) -> None:
-    """Repair unsatisfiable parts, in place.
+class SchemaRepairs:
+    """Repairs the schemas that share definitions, each definition once.
 
     - `enum` without a value of the declared `type`: convert the values to that type (of an array, to its items').
     - A `pattern` between slashes: remove the slashes.
@@ -31,25 +31,40 @@ def repair_schema(document: dict[str, Any] | bool) -> None:
     - A union in a schema that its branches extend: the branches extend the schema without the union.
     - A `oneOf` in which one branch accepts everything that another accepts: use `anyOf`.
     """
-    if not isinstance(document, dict):
-        return
-    nodes = list(schemas_in(document))
-    definitions = document.get("$defs", {})
-    for node in nodes:
-        if "enum" in node and "type" in node:
-            _repair_choices(node)
-        if "pattern" in node:
-            _repair_pattern(node)
-        if "oneOf" in node or "anyOf" in node:
-            _end_recursion(node, definitions)
-    # Find all before changing any: a newly closed part would hide from the schemas that contain it.
-    joined = [(node, made) for node in nodes if (made := _Joined(definitions).repaired(node))]
-    for node, made in joined:
-        node.clear()
-        node.update(made)
-    for node in schemas_in(document) if joined else nodes:
-        if "oneOf" in node and _is_ambiguous(node["oneOf"], definitions):
-            _repair_union(node)
+
+    def __init__(self) -> None:
+        self._unjoined: dict[str, Any] = {}
+        """Definitions as they were before their parts were closed together, for the schemas that contain them."""
+
+    def repair(self, document: dict[str, Any], fresh: Collection[str] | None = None) -> None:
+        """Repair unsatisfiable parts of a document in place; with `fresh`, only those definitions were not before."""
+        fresh = document.get("$defs", ()) if fresh is None else fresh
+        nodes = list(schemas_in(document, fresh))
+        definitions = document.get("$defs", {})
+        for node in nodes:
+            if "enum" in node and "type" in node:
+                _repair_choices(node)
+            if "pattern" in node:
+                _repair_pattern(node)
+            if "oneOf" in node or "anyOf" in node:
+                _end_recursion(node, definitions)
+        # Find all before changing any: a newly closed part would hide from the schemas that contain it.
+        unjoined = {**definitions, **self._unjoined} if self._unjoined else definitions
+        joined = [(node, made) for node in nodes if (made := _Joined(unjoined).repaired(node))]
+        if joined:
+            self._unjoined |= {name: _with_own_parts(definitions[name]) for name in fresh}
+        for node, made in joined:
+            node.clear()
+            node.update(made)
+        for node in schemas_in(document, fresh) if joined else nodes:
+            if "oneOf" in node and _is_ambiguous(node["oneOf"], definitions):
+                _repair_union(node)
+
+
+def repair_schema(document: dict[str, Any] | bool) -> None:
+    """Repair the unsatisfiable parts of one document, in place."""
+    if isinstance(document, dict):
+        SchemaRepairs().repair(document)
 
 
 # Choices and patterns
@@ -201,3 +216,10 @@ class _Joined:
         if parts:
             made["allOf"] = parts
         return made
+
+
+def _with_own_parts(schema: Any) -> Any:
+    """Return a copy of a schema and of the parts of its `allOf`, which share everything else."""
+    if not isinstance(schema, dict) or "allOf" not in schema:
+        return dict(schema) if isinstance(schema, dict) else schema
+    return {**schema, "allOf": [_with_own_parts(part) for part in schema["allOf"]]}

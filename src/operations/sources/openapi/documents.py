@@ -179,6 +179,9 @@ class Documents:
     def __len__(self) -> int:
         return len(self._parts)
 
+    def __contains__(self, address: object) -> bool:
+        return address in self._parts
+
     def add(self, address: str, document: Any) -> None:
         """Add another document."""
         self._parts[address] = document

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -13,9 +13,6 @@ import msgspec
 from operations.context import OperationContext
 from operations.envelope import HTTPResponseMeta, ResponseEnvelope
 from operations.errors import CallError, ErrorCode
-from operations.schema import Schema, deferred_schema
-from operations.schema.dialects.read_write_only import lift_required
-from operations.schema.dialects.schema_repairs import repair_schema
 from operations.sources.openapi.auth import choose_credentials, credential_places
 from operations.sources.openapi.documents import DanglingReferenceError, DocNode, Documents
 from operations.sources.openapi.inputs import explain_impossible
@@ -211,18 +208,14 @@ class OpenAPIEndpoint:
             title=summary or None,
             tags=[tag for tag in head.tags if isinstance(tag, str)] if isinstance(head.tags, list) else (),
             annotations=annotations,
-            input_schema=self._schema(self._input_document, _revise_input),
-            output_schema=self._schema(self._output_document, _revise_output),
+            input_schema=self._service.schemas.input(self._input_document),
+            output_schema=self._service.schemas.output(self._output_document),
             output_policy=config.output_policy,
         )
 
-    def _schema(self, write: Any, revise: Callable[[dict[str, Any] | bool], None]) -> Schema:
-        service = self._service
-        return deferred_schema(write, dialect=service.dialect, loader=service.load, revise=revise)
-
     def _input_document(self) -> Any:
         try:
-            return self._service.beside_document(self._without_credentials(self._template))
+            return self._without_credentials(self._template)
         except BrokenOperationError:
             return True
 
@@ -244,8 +237,7 @@ class OpenAPIEndpoint:
             response_description = self._template.response_description
         except BrokenOperationError:
             return True
-        schema = True if response_description is None else response_description.schema
-        return self._service.beside_document(schema) if isinstance(schema, Mapping) else schema
+        return True if response_description is None else response_description.schema
 
     def _response_kinds(self, raw: msgspec.Raw | None) -> tuple[bool, bool]:
         """Return whether the endpoint responds with an event stream, and whether with other content."""
@@ -263,18 +255,6 @@ class OpenAPIEndpoint:
 
 def _place_name(parameter: Parameter) -> str:
     return parameter.name.lower() if parameter.location == "header" else parameter.name
-
-
-def _revise_input(schema: dict[str, Any] | bool) -> None:
-    """Do not require read-only properties, and repair contradictions."""
-    lift_required(schema, "readOnly", root=False)
-    repair_schema(schema)
-
-
-def _revise_output(schema: dict[str, Any] | bool) -> None:
-    """Do not require write-only properties, and repair contradictions."""
-    lift_required(schema, "writeOnly")
-    repair_schema(schema)
 
 
 def _summary(entry: Entry, raw: msgspec.Raw | None) -> EndpointSummary:

@@ -19,8 +19,7 @@ from operations.envelope import HTTPResponseMeta, ResponseEnvelope
 from operations.errors import CallError, ErrorCode
 from operations.failures import unavailable
 from operations.http import HTTPResponse, read_body
-from operations.schema import Schema, deferred_schema
-from operations.schema.dialects.traversal import schemas_in
+from operations.schema import Schema
 from operations.sources.openapi.bodies import Body
 from operations.sources.openapi.config import HTTPCallOptions
 from operations.sources.openapi.documents import Documents
@@ -225,11 +224,11 @@ class OwnEndpoint:
         return self._deferred(lambda: self._write(keys))
 
     def _deferred(self, write: Callable[[], Any]) -> Schema:
-        return deferred_schema(write, dialect="2020-12", loader=self._service.load, revise=_revise)
+        return self._service.schemas.own(write)
 
     def _write(self, keys: Sequence[str]) -> Any:
         schema = self._entry.description().get(*keys).value
-        return self._service.beside_document(schema) if isinstance(schema, Mapping) else schema is not False
+        return schema if isinstance(schema, Mapping) else schema is not False
 
     def _write_output(self) -> Any:
         if self._entry.description().get(OWN, "output").value is not None:
@@ -293,13 +292,6 @@ class OwnEndpoint:
                 details["executed"] = problem["executed"]
                 details["operationId"] = self.id
         return CallError.from_dict({**problem, "message": problem.get("detail"), "details": details or None})
-
-
-def _revise(schema: dict[str, Any] | bool) -> None:
-    """Remove the duplicates that documents contain for tools that read the older form."""
-    for node in schemas_in(schema) if isinstance(schema, dict) else ():
-        if node.get("contentEncoding") == "base64" and node.get("format") == "byte":
-            del node["format"]
 
 
 async def _events(response: HTTPResponse, parser: SSEParser) -> AsyncIterator[ServerSentEvent]:

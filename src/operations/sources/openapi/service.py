@@ -26,13 +26,13 @@ from operations.sources.openapi.media import EVENT_STREAM, is_stream
 from operations.sources.openapi.origins import CredentialOrigins, is_same_origin, origin
 from operations.sources.openapi.requests import PreparedRequest, RequestBuilder, base_url, untrusted_server_error
 from operations.sources.openapi.responses import download, header, make_error, may_have_body, read_data, read_meta
+from operations.sources.openapi.schemas import DocumentSchemas
 from operations.sources.openapi.sse import ServerSentEvent, SSEParser
 from operations.sources.openapi.template import Template, security_schemes
 
 _log = logging.getLogger("operations")
 _ATTEMPTS = 3
 """Maximum number of attempts with refreshed tokens."""
-_SECTIONS = ("components", "definitions", "paths", "parameters", "responses", "webhooks")
 
 
 def call_options(context: OperationContext) -> HTTPCallOptions:
@@ -75,31 +75,15 @@ class HTTPService:
         self.base_url = base_url(servers, config, document_url)
         """Base of all paths, except for operations with their own servers; None if unknown."""
         self.origins = CredentialOrigins(config.base_url, requested_url, config.credential_origins)
-        swagger = "swagger" in document
-        self.dialect = "openapi-3.0" if swagger or str(document.get("openapi")).startswith("3.0") else "2020-12"
         version = documents.root.get("info").value
         self.version = str(version.get("version", "")) if isinstance(version, Mapping) else ""
         self.may_stream = may_stream
-        self.load = documents.load
-        """Loader of other documents, shared by the schemas of all operations."""
-
-    def beside_document(self, schema: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a schema together with the parts of the document that it may refer to."""
-        if len(self._documents) > 1 and "$ref" in schema:
-            schema = {"allOf": [schema]}
-        return {**schema, **self._sections}
+        self.schemas = DocumentSchemas(documents)
 
     @cached_property
     def schemes(self) -> dict[str, Mapping[str, Any]]:
         """The document's security schemes by name, in OpenAPI 3 form."""
         return security_schemes(self._documents)
-
-    @cached_property
-    def _sections(self) -> dict[str, Any]:
-        document = self._documents.root.value
-        sections = {key: document[key] for key in _SECTIONS if isinstance(document.get(key), Mapping)}
-        # References to other files are relative to the document's address.
-        return {**sections, "$id": self._documents.root.address} if len(self._documents) > 1 else sections
 
     async def close(self) -> None:
         """Close the connections that this service opened; a client that was passed in stays open."""

@@ -1,0 +1,131 @@
+"""Definitions: the components of one document, each converted once and shared by all schemas that refer to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from threading import Lock
+from typing import Any
+from urllib.parse import urldefrag
+from zlib import crc32
+
+from operations.schema.dialects.conversion import Converter, convert, has_cycle
+from operations.schema.dialects.plain import Conversion
+from operations.schema.dialects.references import Loader, SchemaLocation, join
+from operations.schema.dialects.traversal import Definition
+
+Revise = Callable[[dict[str, Any], Collection[str]], None]
+"""Changes a converted document in place: its own keywords, and those of its definitions that are named.
+
+The other definitions were named before.
+"""
+_NAMED = ("/components/schemas/", "/definitions/")
+
+
+class Definitions:
+    """The shared definitions of the schemas in one document.
+
+    `sections` are the parts of the document that every schema has beside its own keywords, and `files` are the
+    addresses of other documents. A schema that refers to anything else is converted alone. `reviser` returns a
+    function that revises each definition once.
+    """
+
+    def __init__(
+        self,
+        dialect: str | None = None,
+        loader: Loader | None = None,
+        *,
+        sections: Iterable[str] = (),
+        files: Container[str] = (),
+        reviser: Callable[[], Revise] | None = None,
+    ) -> None:
+        self.dialect = dialect
+        self.loader = loader
+        self.sections = tuple(f"/{section}/" for section in sections)
+        self.files = files
+        self.pointers: dict[str, str] = {}
+        """Pointers of the definitions, by the addresses of their sources."""
+        self.taken: dict[str, int] = {}
+        self._known: dict[str, Definition] = {}
+        self._reviser = reviser or _unrevised
+        self._revise = self._reviser()
+        self._lock = Lock()
+
+    def convert(self, document: Any) -> Conversion:
+        """Convert a schema of the document, and those of its definitions that no other schema has used."""
+        if isinstance(document, Mapping):
+            try:
+                with self._lock:
+                    return self._share(document)
+            except _UnsharedError:
+                pass
+        conversion = convert(document, self.dialect, self.loader)
+        if isinstance(conversion.document, dict):
+            self._reviser()(conversion.document, conversion.document.get("$defs", ()))
+        return conversion
+
+    def _share(self, document: Mapping[str, Any]) -> Conversion:
+        converter = _SharingConverter(document, self)
+        converted = converter.convert_all()
+        known = self._known | {
+            f"#/$defs/{name}": Definition(
+                schema, frozenset(converter.edges.get(f"#/$defs/{name}", ())), converter.exact
+            )
+            for name, schema in converter.definitions.items()
+        }
+        reached = _reached(converter.edges.get("#", ()), known)
+        if reached:
+            converted["$defs"] = {pointer[8:]: definition.schema for pointer, definition in reached.items()}
+        self._revise(converted, converter.definitions)
+        self._known = known
+        self.pointers |= converter.pointers
+        exact = converter.exact and all(definition.exact for definition in reached.values())
+        recursive = has_cycle({pointer: definition.targets for pointer, definition in reached.items()})
+        return Conversion(converted, tuple(converter.complaints), exact, recursive, shared=reached)
+
+
+class _UnsharedError(Exception):
+    """A reference to something that other schemas of the document do not have at the same address."""
+
+
+class _SharingConverter(Converter):
+    """A conversion that uses the definitions of earlier ones."""
+
+    def __init__(self, document: Mapping[str, Any], shared: Definitions) -> None:
+        super().__init__(document, shared.dialect, shared.loader)
+        self.taken = shared.taken
+        self.pointers: dict[str, str] = {}
+        self._shared = shared
+
+    def pointer_to(self, target: SchemaLocation, reference: str | None, base: str) -> str:
+        if reference is None:
+            return super().pointer_to(target, reference, base)
+        address = join(base, reference)
+        pointer = self._shared.pointers.get(address) or self.pointers.get(address)
+        if pointer is None:
+            pointer = self.pointers[address] = self.define(self._name(address), target)
+        return pointer
+
+    def _name(self, address: str) -> str:
+        """Return a name that does not depend on the order in which schemas are used."""
+        file, pointer = urldefrag(address)
+        at_home = file == self.references.root.base
+        if not (pointer.startswith(self._shared.sections) if at_home else file in self._shared.files):
+            raise _UnsharedError
+        section, _, name = pointer.rpartition("/")
+        return name if at_home and f"{section}/" in _NAMED else f"{name}_{crc32(address.encode()):08x}"
+
+
+def _unrevised() -> Revise:
+    return lambda document, names: None
+
+
+def _reached(targets: Iterable[str], known: Mapping[str, Definition]) -> dict[str, Definition]:
+    """Return the definitions that are reachable from `targets`, by pointer."""
+    reached: dict[str, Definition] = {}
+    pending = sorted(targets, reverse=True)
+    while pending:
+        pointer = pending.pop()
+        if pointer not in reached:
+            reached[pointer] = known[pointer]
+            pending += sorted(known[pointer].targets, reverse=True)
+    return reached

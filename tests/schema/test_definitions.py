@@ -1,0 +1,140 @@
+"""Definitions: schemas of one document share converted components, and are what they would be alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from operations.schema import Schema, deferred_schema
+from operations.schema.dialects.conversion import convert
+from operations.schema.dialects.definitions import Definitions, Revise
+from operations.schema.dialects.read_write_only import lift_required
+from operations.schema.dialects.schema_repairs import SchemaRepairs
+from tests.schema.strategies import VALUES
+
+CLOSED = {"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": False}
+COMPONENTS: dict[str, Any] = {
+    "User": {
+        "type": "object",
+        "properties": {"id": {"type": "integer"}, "boss": {"$ref": "#/components/schemas/User"}},
+    },
+    "Team": {"type": "object", "properties": {"lead": {"$ref": "#/components/schemas/User"}}, "required": ["lead"]},
+    "Closed": CLOSED,
+    "Joined": {"allOf": [{"$ref": "#/components/schemas/Closed"}, {"required": ["b"], "properties": {"b": {}}}]},
+    "Wider": {"allOf": [{"$ref": "#/components/schemas/Joined"}, {"required": ["c"], "properties": {"c": {}}}]},
+    "Secret": {"type": "string", "writeOnly": True},
+    "Login": {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "password": {"$ref": "#/components/schemas/Secret"}},
+        "required": ["name", "password"],
+    },
+    "Shape": {"oneOf": [{"$ref": "#/components/schemas/Circle"}, {"$ref": "#/components/schemas/Box"}]},
+    "Circle": {"allOf": [{"$ref": "#/components/schemas/Shape"}, {"required": ["radius"]}]},
+    "Box": {"type": "object", "required": ["width"], "properties": {"width": {"type": "number"}}},
+    "Code": {"type": "string", "pattern": "/^[a-z]+$/"},
+    "Unique": {"type": "array", "uniqueItems": True, "items": {"$ref": "#/components/schemas/Code"}},
+}
+
+
+def reviser() -> Revise:
+    repairs = SchemaRepairs()
+
+    def revise(document: dict[str, Any], names: Collection[str]) -> None:
+        lift_required(document, "writeOnly", names)
+        repairs.repair(document, names)
+
+    return revise
+
+
+def shared(make: Callable[[], Revise] = reviser) -> Definitions:
+    return Definitions("2020-12", sections=["components"], reviser=make)
+
+
+def source(*names: str) -> dict[str, Any]:
+    references = [{"$ref": f"#/components/schemas/{name}"} for name in names]
+    return {"type": "array", "prefixItems": references, "components": {"schemas": COMPONENTS}}
+
+
+def alone(*names: str) -> Any:
+    document = convert(source(*names), "2020-12").document
+    assert isinstance(document, dict)
+    reviser()(document, document.get("$defs", ()))
+    return document
+
+
+@given(st.lists(st.lists(st.sampled_from(sorted(COMPONENTS)), min_size=1, max_size=3), min_size=1, max_size=6), VALUES)
+def test_shared_schemas_are_those_of_each_document_alone(uses: list[list[str]], value: Any) -> None:
+    definitions = shared()
+    for names in uses:
+        schema = deferred_schema(lambda names=names: source(*names), definitions)  # type: ignore[misc]
+        expected = Schema(alone(*names))
+        assert schema.document == alone(*names)
+        assert schema.errors([value] * len(names)) == expected.errors([value] * len(names))
+        assert schema.normalise([value]) == expected.normalise([value])
+
+
+def test_a_component_is_converted_once() -> None:
+    definitions = shared()
+    team, user = definitions.convert(source("Team")), definitions.convert(source("User", "Team"))
+    assert isinstance(team.document, dict)
+    assert isinstance(user.document, dict)
+    assert team.document["$defs"]["User"] is user.document["$defs"]["User"]
+
+
+def test_later_schemas_leave_the_definitions_of_earlier_ones_unchanged() -> None:
+    definitions = shared()
+    documents = []
+    for name in COMPONENTS:
+        document = definitions.convert(source(name)).document
+        documents.append((document, deepcopy(document)))
+    assert all(document == before for document, before in documents)
+
+
+def test_only_reachable_definitions_are_in_a_document() -> None:
+    definitions = shared()
+    definitions.convert(source("Team", "Login"))
+    document = definitions.convert(source("Secret")).document
+    assert isinstance(document, dict)
+    assert document["$defs"].keys() == {"Secret"}
+
+
+@pytest.mark.parametrize(("name", "recursive"), [("User", True), ("Team", True), ("Login", False), ("Secret", False)])
+def test_recursion_is_that_of_the_reachable_definitions(name: str, recursive: bool) -> None:
+    definitions = shared()
+    definitions.convert(source("User"))
+    assert definitions.convert(source(name)).recursive is recursive
+
+
+def test_a_reference_into_the_schema_itself_is_not_shared() -> None:
+    definitions = shared()
+    own = {"type": "object", "properties": {"next": {"$ref": "#"}, "size": {"$ref": "#/properties/width"}}}
+    for kind in ("integer", "string"):
+        schema = {**own, "properties": {**own["properties"], "width": {"type": kind}}, "components": {}}  # type: ignore[dict-item]
+        checked = deferred_schema(lambda schema=schema: schema, definitions)  # type: ignore[misc]
+        assert checked.check({"next": {"size": 1}}) is (kind == "integer")
+
+
+def test_names_do_not_depend_on_the_order_of_use() -> None:
+    document = {
+        "components": {
+            "schemas": {"User": {"type": "integer"}},
+            "parameters": {"User": {"schema": {"type": "string"}}, "Team": {"schema": {"type": "boolean"}}},
+        }
+    }
+    references = [
+        "#/components/parameters/Team/schema",
+        "#/components/schemas/User",
+        "#/components/parameters/User/schema",
+    ]
+    names = []
+    for order in (references, references[::-1]):
+        definitions = shared()
+        made = {each: definitions.convert({"$ref": each, **document}).document for each in order}
+        names.append({each: converted["$ref"] for each, converted in made.items() if isinstance(converted, dict)})
+    assert names[0] == names[1]
+    assert names[0]["#/components/schemas/User"] == "#/$defs/User"
