@@ -70,7 +70,7 @@ def mark_json(value: Any) -> Any:
     return value if is_writable(value, PLAIN) else _mark(value, "")
 
 
-def is_writable(value: Any, scalars: frozenset[type]) -> bool:
+def is_writable(value: Any, scalars: frozenset[object]) -> bool:
     """Whether an encoder writes a value unchanged: it has only `scalars`, finite floats, lists, and dicts of them."""
     kind = type(value)
     if kind is dict:

@@ -92,7 +92,7 @@ class Codec:
         encode_value: Callable[[Any], bytes],
         decode_value: Callable[[bytes], Any],
         mark: Callable[[Any], Any],
-        scalars: frozenset[type],
+        scalars: frozenset[object],
         has_marks: Callable[[bytes], bool] | None,
         **options: Any,
     ) -> None:
@@ -152,7 +152,7 @@ class Codec:
         """Encode a request together with its input."""
         payload = event.payload
         given: Any = payload.input
-        input = {} if given is None else given
+        input: Any = {} if given is None else given
         try:
             payload.input = input if is_writable(input, self._scalars) else self._mark(input)
             return self.encode(event)
