@@ -147,7 +147,8 @@ class Request(Deadline, kw_only=True):
                 self.bucket.discard(self)
             host.forget(self)
             host.report_refusal(self, error)
-            self._report(None, error)
+            self.is_over = True
+            self.ended(None, error)
             if has_slot:
                 host.slots.release()
 
@@ -157,14 +158,12 @@ class Request(Deadline, kw_only=True):
         try:
             envelope = await self.run(self.host.work(self) if self.emit is None else self._pump(self.emit))
         except BaseException as error:  # noqa: BLE001  # the caller gets a response for every exception
-            self._leave()
-            self._report(None, self._final(error))
+            self._end(None, error)
         else:
-            self._leave()
-            self._report(envelope, None)
+            self._end(envelope, None)
 
-    def _leave(self) -> None:
-        """Remove a call that has run, and release its slot."""
+    def _end(self, envelope: ResponseEnvelope[Any] | None, raised: BaseException | None) -> None:
+        """Remove a call that has run, release its slot, and report its end."""
         self.task = None
         self.grant.ended = True
         host = self.host
@@ -175,11 +174,9 @@ class Request(Deadline, kw_only=True):
             host.slots.release()
         else:
             host.slots.free += 1
-
-    def _report(self, envelope: ResponseEnvelope[Any] | None, error: CallError | None) -> None:
         self.is_over = True
         if self.ended is not None:
-            self.ended(envelope, error)
+            self.ended(envelope, None if raised is None else self._final(raised))
 
     async def _pump(self, emit: Emit) -> None:
         """Emit each item of the stream, no faster than the receiver accepts them."""
