@@ -273,8 +273,8 @@ class DurableCall(PendingCall):
             # An earlier attempt may still be stored, even if this one fails.
             self._risked = self._risked or self._is_sent
             self._is_sent = True
-            stored = self._note_stored
-            store.store(address, self.message, key=key, stored=stored, undelivered=self, record=self.record)
+            kept = {} if self.record is None else {"record": self.record}
+            store.store(address, self.message, key=key, stored=self._note_stored, undelivered=self, **kept)
 
     def __call__(self, reason: str) -> None:
         """Handle a request that was not stored, unless another attempt was."""
