@@ -71,7 +71,10 @@ class PendingCall(msgspec.Struct, eq=False):
         bucket = endpoint.wheel.add_at(now + seconds, self, loop)
         is_answered = True
         try:
-            self.send()
+            if self.is_stored:
+                self.send()
+            else:
+                self.transport.send(endpoint.request_address(self.operation_id), self.message, self)
             return await future  # type: ignore[no-any-return]  # a worker responds in the request's format, a hub may use another
         except BaseException as error:
             is_answered = self._note_end(error)
