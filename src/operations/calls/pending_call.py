@@ -75,7 +75,8 @@ class PendingCall(msgspec.Struct, eq=False):
                 self.send()
             else:
                 self.transport.send(endpoint.request_address(self.operation_id), self.message, self)
-            return await future  # type: ignore[no-any-return]  # a worker responds in the request's format, a hub may use another
+            # A worker responds in the request's format, a hub may use another.
+            return await future  # type: ignore[no-any-return]
         except BaseException as error:
             is_answered = self._note_end(error)
             raise
