@@ -178,5 +178,14 @@ def test_the_sendable_values_do_not_depend_on_the_format(value: Any) -> None:
 
 
 def test_portable_values_are_not_copied() -> None:
-    for value in ({"a": 1, "b": b"b", "c": None}, [1, "two", b"3"], "text", 2**70, b"b", {}):
+    nested = {"a": 1.5, "b": [{"c": 2.0, "d": (1, 2.5)}, []]}
+    for value in ({"a": 1, "b": b"b", "c": None}, [1, "two", b"3"], "text", 2**70, b"b", {}, 1.5, nested):
         assert portable(value) is value
+
+
+@pytest.mark.parametrize("value", [[1.0, math.nan], {"a": {"b": math.inf}}, {"a": [{1: 2.0}]}, [{"a": object()}]])
+def test_nested_values_that_cannot_be_sent_are_found(value: Any) -> None:
+    with pytest.raises(CallError):
+        portable(value)
+    with pytest.raises(CallError):
+        encode_json(value)

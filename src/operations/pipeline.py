@@ -18,7 +18,6 @@ from operations.envelope import (
     ResponseEnvelope,
     SSEEvent,
     detect_envelope,
-    local_envelope,
     may_be_envelope,
 )
 from operations.errors import CallError, ErrorCode
@@ -142,7 +141,9 @@ def finish(operation: Operation[Any], policy: Policy, result: Any, mismatches: M
     """Convert a handler's result, or one item of its stream, to the caller's envelope."""
     if type(result) is Event:
         return _finish_event(operation, policy, result, mismatches)
-    envelope = detect_envelope(result) if may_be_envelope(result.__class__) else None
+    kind = result.__class__
+    may_be = "meta" in result if kind is dict else may_be_envelope(kind)
+    envelope = detect_envelope(result) if may_be else None
     data = result if envelope is None else envelope.data
     if operation.dump is not None and (operation.dump is not jsonable or type(data) not in PLAIN):
         data = _to_json(operation, data)
@@ -157,7 +158,8 @@ def finish(operation: Operation[Any], policy: Policy, result: Any, mismatches: M
         if problems:
             _report(operation, policy, problems, mismatches)
     if envelope is None:
-        return local_envelope(data, operation.spec.id)
+        # `local_envelope` without its call: this is the end of most calls.
+        return ResponseEnvelope(data, LocalResponseMeta(operation.spec.id, time.time_ns() // 1_000_000))
     return envelope if data is envelope.data else ResponseEnvelope(data, envelope.meta)
 
 

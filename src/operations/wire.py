@@ -8,8 +8,8 @@ Values that a format cannot represent exactly are rejected with their path.
 from __future__ import annotations
 
 import binascii
-import math
 from collections.abc import Callable
+from math import isfinite
 from typing import Any
 
 import msgspec
@@ -19,7 +19,8 @@ from operations.errors import CallError, ErrorCode
 PLAIN = frozenset({str, int, bool, type(None)})
 """Types whose values are the same in every format."""
 _BYTES = frozenset({bytes, bytearray, memoryview})
-_PACKABLE = PLAIN | _BYTES
+PACKABLE = PLAIN | _BYTES
+"""Types whose values MessagePack writes unchanged, except integers above 64 bits."""
 JSON_MARKERS = tuple(b"$\\")
 """Bytes that JSON with encoded bytes must contain: a dollar, or the escape that other writers may use."""
 _DOLLAR, _BACKSLASH = JSON_MARKERS
@@ -37,7 +38,7 @@ _encode_msgpack = msgspec.msgpack.Encoder().encode
 def encode_json(value: Any) -> bytes:
     """Encode a value as JSON; raise `VALIDATION_ERROR` for values that JSON cannot represent (NaN, other types)."""
     try:
-        return _encode_json(_mark(value, ""))
+        return _encode_json(mark_json(value))
     except RecursionError:
         raise _refusal("", "nested too deeply for JSON") from None
     except UnicodeEncodeError:
@@ -66,7 +67,27 @@ def _reason(error: Exception) -> str:
 
 def mark_json(value: Any) -> Any:
     """Return a value that a JSON encoder writes unchanged; raise as `encode_json` does, or RecursionError."""
-    return _mark_mapping(value, "") if type(value) is dict else _mark(value, "")
+    return value if is_writable(value, PLAIN) else _mark(value, "")
+
+
+def is_writable(value: Any, scalars: frozenset[object]) -> bool:
+    """Whether an encoder writes a value unchanged: it has only `scalars`, finite floats, lists, and dicts of them."""
+    kind = type(value)
+    if kind is dict:
+        for key, item in value.items():
+            kind = type(item)
+            if type(key) is not str:
+                return False
+            if kind not in scalars and not (isfinite(item) if kind is float else is_writable(item, scalars)):
+                return False
+        return len(value) != 1 or key[:1] != "$"  # the only key may be a marker
+    if kind is not list and kind is not tuple:
+        return kind in scalars or (kind is float and isfinite(value))
+    if not scalars.issuperset(map(type, value)):
+        for item in value:
+            if not (isfinite(item) if type(item) is float else is_writable(item, scalars)):
+                return False
+    return True
 
 
 def has_json_marks(data: bytes) -> bool:
@@ -129,12 +150,7 @@ def portable(value: Any) -> Any:
 
     Raises for the values that `encode_json` rejects: MessagePack supports more, which receivers need not expect.
     """
-    if type(value) is dict:
-        for key, item in value.items():
-            if type(item) not in _PACKABLE or type(key) is not str:
-                return _portable_items(value, "")
-        return value
-    return _portable(value, "")
+    return value if is_writable(value, PACKABLE) else _portable(value, "")
 
 
 def pointer(path: str, key: object) -> str:
@@ -147,15 +163,13 @@ def _refusal(path: str, reason: str) -> CallError:
 
 
 def _mark(value: Any, path: str) -> Any:
-    """Return the value with its bytes encoded; the same object if there are none."""
+    """Return the value with its bytes encoded."""
     kind = type(value)
     if kind in PLAIN:
         return value
     if kind is dict:
         return _mark_mapping(value, path)
     if kind is list or kind is tuple:
-        if PLAIN.issuperset(set(map(type, value))):
-            return value
         return [_mark(item, f"{path}/{index}") for index, item in enumerate(value)]
     if kind in _BYTES:
         return {"$bytes": binascii.b2a_base64(value, newline=False).decode("ascii")}
@@ -164,39 +178,24 @@ def _mark(value: Any, path: str) -> Any:
 
 def _portable(value: Any, path: str) -> Any:
     kind = type(value)
-    if kind in _PACKABLE:
+    if kind in PACKABLE:
         return value
     if kind is dict:
-        return _portable_items(value, path)
+        _require_text(value, path)
+        return {key: _portable(item, pointer(path, key)) for key, item in value.items()}
     if kind is list or kind is tuple:
-        if _PACKABLE.issuperset(set(map(type, value))):
-            return value
         return [_portable(item, f"{path}/{index}") for index, item in enumerate(value)]
     return _derive(value, kind, path, _portable)
 
 
-def _portable_items(value: dict[Any, Any], path: str) -> dict[str, Any]:
-    _require_text(value, path)
-    return {key: _portable(item, pointer(path, key)) for key, item in value.items()}
-
-
 def _mark_mapping(value: dict[Any, Any], path: str) -> dict[str, Any]:
-    for key, item in value.items():
-        if type(item) not in PLAIN or type(key) is not str or key[:1] == "$":
-            value = _mark_items(value, path)
-            break
-    else:
-        return value  # nothing to encode or escape
-    if len(value) == 1:
-        ((key, item),) = value.items()
-        if key[:1] == "$" and _is_marker(key):
-            return {f"${key}": item}
-    return value
-
-
-def _mark_items(value: dict[Any, Any], path: str) -> dict[str, Any]:
     _require_text(value, path)
-    return {key: _mark(item, pointer(path, key)) for key, item in value.items()}
+    marked = {key: _mark(item, pointer(path, key)) for key, item in value.items()}
+    if len(marked) == 1:
+        ((key, item),) = marked.items()
+        if _is_marker(key):
+            return {f"${key}": item}
+    return marked
 
 
 def _require_text(value: dict[Any, Any], path: str) -> None:
@@ -208,7 +207,7 @@ def _require_text(value: dict[Any, Any], path: str) -> None:
 def _derive(value: Any, kind: type, path: str, convert: Callable[[Any, str], Any]) -> Any:
     """Convert a subclass instance (an IntEnum, an OrderedDict) to its JSON base type; raise if it has none."""
     if kind is float:
-        if not math.isfinite(value):
+        if not isfinite(value):
             raise _refusal(path, f"JSON has no number {value}")
         return value
     for base in (str, int, float):

@@ -19,6 +19,7 @@ def test_a_walk_enters_no_more_files_than_its_limit(name: str, monkeypatch: pyte
     walk, limit = count(WALKS[name]()), LIMITS[name]
     assert walk.files <= limit.files
     assert limit.switches is None or walk.switches <= limit.switches
+    assert limit.calls is None or walk.calls <= limit.calls
 
 
 def test_files_are_counted_once_and_each_change_of_file_is_a_switch() -> None:

@@ -4,8 +4,7 @@ from operations.calls.caller import PendingRequestMap
 from operations.calls.codec import read_event
 from operations.calls.events import CALL_EVENT_SCHEMAS, CallEventSchema
 from operations.calls.remote_operations import RemoteOperations, from_call
-from operations.calls.served_registry import ServedRegistry, serve_registry
-from operations.calls.worker import CallHandler
+from operations.calls.worker import CallHandler, ServedRegistry, serve_registry
 from operations.context import outside_request
 from operations.telemetry.counters import Counters
 

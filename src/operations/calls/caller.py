@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Coroutine, Mapping
@@ -35,7 +34,7 @@ from operations.envelope import ResponseEnvelope, detect_envelope
 from operations.errors import CallError, ErrorCode
 from operations.failures import timed_out, too_large
 from operations.progress import ProgressReporter
-from operations.pubsub import InProcess, Stores, Transport
+from operations.pubsub import InProcess, Transport
 from operations.pubsub.limits import check_seconds
 from operations.spec import Operation
 from operations.telemetry import tracing
@@ -44,17 +43,6 @@ from operations.telemetry.counters import Counters
 _LONGEST_TIMEOUT = 10.0 * 365 * 86_400
 DEFAULT_TIMEOUT = 30.0
 """Time limit in seconds of a call without a deadline."""
-
-
-class _CallOptions(msgspec.Struct, frozen=True):
-    """The options of one call that are not part of its request."""
-
-    grant: Grant | None
-    retry: bool
-    wait: bool
-    durable: bool
-    as_worker: bool
-    progress: Progress | None
 
 
 class PendingRequestMap:
@@ -78,8 +66,6 @@ class PendingRequestMap:
         self._liveness = None if transport.capabilities.tracks_peers else liveness_of(self._endpoint)
         self._in_process = transport.optional(InProcess)
         self._signs = transport.optional(SignsNestedCalls)
-        self._store: Stores | None = None
-        """The part of the transport that stores requests, once it was needed."""
 
     @property
     def counters(self) -> Counters:
@@ -120,9 +106,12 @@ class PendingRequestMap:
         lost. `as_worker` calls with this process's own rights, outside any request. `progress` receives the progress
         that the handler reports.
         """
-        operation_id, until = _require_id(operation), _earliest(deadline, timeout)
+        operation_id = _require_id(operation)
+        until = None if deadline is None and timeout is None else _earliest(deadline, timeout)
         request = RequestPayload("", operation_id, input, parent_request_id, until, None, identity, metadata)
-        call = self._send_call(request, _CallOptions(current_grant.get(), retry, wait, durable, as_worker, progress))
+        kind, grant = DurableCall if durable else PendingCall, current_grant.get()
+        pending = kind(operation_id, self._endpoint, self._transport, retry, wait, grant, as_worker, progress)
+        call = self._send_call(request, pending)
         return call if isinstance(operation, str) or operation.load is None else _rebuild(call, operation)
 
     async def submit(
@@ -145,12 +134,10 @@ class PendingRequestMap:
         if grant is not None:
             self._use_grant(request, grant, as_worker=False)
         self._prepare_stored(request, now)
-        transport = self._transport if self._signs is None else self._signs.for_grant(grant, as_worker=False)
-        codec = self._codec
-        message = self._encode(request, now, codec, grant=grant)
+        message, codec = self._encode(request, now, grant=grant)
         if most_bytes is not None and len(message) > most_bytes and len(bytes(codec.raw(input))) > most_bytes:
             raise too_large(operation_id, "request", len(message), most_bytes, "no")
-        if (limit := transport.capabilities.max_payload) is not None and len(message) > largest_body(limit):
+        if (limit := self._transport.capabilities.max_payload) is not None and len(message) > largest_body(limit):
             # A job that fails keeps its request in its record, which has to fit into a message as well.
             raise too_large(operation_id, "request", len(message), largest_body(limit), "no")
         record = JobRecord(
@@ -161,27 +148,15 @@ class PendingRequestMap:
             queued_at=request.sent_at or 0,
             request_id=request.request_id,
         )
-        endpoint, loop = self._endpoint, asyncio.get_running_loop()
-        future = loop.create_future()
-        submitted = JobSubmission(
-            request.request_id, operation_id, endpoint, transport, message, codec, future, False, True
-        )
+        submitted = JobSubmission(operation_id, self._endpoint, self._transport, False, True, grant, False, None)
+        submitted.request_id, submitted.message, submitted.codec = request.request_id, message, codec
+        if self._signs is not None:
+            submitted.transport = self._signs.for_grant(grant, as_worker=False)
         submitted.record = kept(job.key, record, most=most, waiting=STORED_SECONDS)
-        if transport is self._transport:
-            submitted.store = self._store = self._store or transport.optional(Stores)
-        else:
-            submitted.store = transport.optional(Stores)
-        endpoint.pending[request.request_id] = submitted
-        bucket = endpoint.wheel.add_at(loop.time() + self._timeout, submitted, loop)
         try:
-            submitted.send()
-            await future
+            await submitted.outcome(self._timeout)
         finally:
-            del endpoint.pending[request.request_id]
-            bucket.discard(submitted)
-            if submitted.timer is not None:
-                submitted.timer.cancel()
-            del future, submitted  # break the cycle from this frame through the error to its traceback
+            del submitted  # break the cycle from this frame through the error to its traceback
 
     def call_for(
         self,
@@ -197,8 +172,9 @@ class PendingRequestMap:
         """Call an operation with the deadline, caller and trace of `context`; `parent` replaces its parent request."""
         request = self._inherit(context, operation_id, input, parent)
         grant = context.grant or current_grant.get()
-        own = as_worker and grant is None
-        return self._send_call(request, _CallOptions(grant, retry, False, durable, own, context.progress))
+        kind, own = DurableCall if durable else PendingCall, as_worker and grant is None
+        pending = kind(operation_id, self._endpoint, self._transport, retry, False, grant, own, context.progress)
+        return self._send_call(request, pending)
 
     def subscribe(
         self,
@@ -240,26 +216,26 @@ class PendingRequestMap:
         parent = parent or context.parent_request_id or context.request_id or None
         return RequestPayload("", operation_id, input, parent, context.deadline, None, identity, context.metadata)
 
-    def _send_call(self, request: RequestPayload, options: _CallOptions) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
-        grant, as_worker, durable, progress = options.grant, options.as_worker, options.durable, options.progress
-        if grant is not None or as_worker:
-            self._use_grant(request, grant, as_worker)
-        request.progress = progress is not None and not durable  # a stored request may run without its caller
+    def _send_call(self, request: RequestPayload, pending: PendingCall) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
+        if pending.grant is not None or pending.as_worker:
+            self._use_grant(request, pending.grant, pending.as_worker)
+        # A stored request may run without its caller.
+        request.progress = pending.progress is not None and not pending.is_stored
         if tracing.SDK in tracing.modules and tracing.is_active():
-            return self._call_traced(request, options)
-        if self._in_process is not None and not durable:
-            target = self._in_process.reach(work_address(request.operation_id))
-            if isinstance(target, Dispatcher):
-                return self._call_local(target, request, progress)
-        return self._call(request, options)
+            return self._call_traced(request, pending)
+        target = None if self._in_process is None or pending.is_stored else self._target(request.operation_id)
+        return self._call(request, pending) if target is None else self._call_local(target, request, pending.progress)
 
-    async def _call_traced(self, request: RequestPayload, options: _CallOptions) -> ResponseEnvelope[Any]:
+    async def _call_traced(self, request: RequestPayload, pending: PendingCall) -> ResponseEnvelope[Any]:
         request.metadata = metadata = dict(request.metadata or {})
         with tracing.client_span(request.operation_id, metadata):
-            target = None if options.durable else self._target(request.operation_id)
-            if target is not None:
-                return await self._call_local(target, request, options.progress)
-            return await self._call(request, options)
+            target = None if pending.is_stored else self._target(request.operation_id)
+            try:
+                if target is not None:
+                    return await self._call_local(target, request, pending.progress)
+                return await self._call(request, pending)
+            finally:
+                del pending  # as in `_call`
 
     def _use_grant(self, request: RequestPayload, grant: Grant | None, as_worker: bool) -> None:
         """Set the caller of a nested call; refuse a call that would run with other rights."""
@@ -305,7 +281,7 @@ class PendingRequestMap:
             metadata=request.metadata,
         )
 
-    async def _call(self, request: RequestPayload, options: _CallOptions) -> ResponseEnvelope[Any]:
+    async def _call(self, request: RequestPayload, pending: PendingCall) -> ResponseEnvelope[Any]:
         """Send a request and wait for its outcome."""
         now = time.time()
         if request.deadline is None:
@@ -313,67 +289,24 @@ class PendingRequestMap:
             request.deadline = int((now + seconds) * 1000)
         else:
             seconds = remaining_seconds(request.deadline)
-        loop = asyncio.get_running_loop()
-        future = loop.create_future()
-        pending, transport, message = self._prepare(request, options, now, future)
+        if pending.is_stored:
+            self._prepare_stored(request, now)
+        message, codec = self._encode(request, now, grant=pending.grant, as_worker=pending.as_worker)
         if seconds <= 0:
             raise timed_out(request.operation_id, "no", "before the call began")
-        endpoint, request_id, begun = self._endpoint, request.request_id, loop.time()
-        endpoint.pending[request_id] = pending
-        if options.progress is not None:
-            endpoint.report_progress(request_id, options.progress)
-        bucket = endpoint.wheel.add_at(begun + seconds, pending, loop)
-        answered = True
+        pending.request_id, pending.message, pending.codec = request.request_id, message, codec
+        if self._signs is not None:
+            pending.transport = self._signs.for_grant(pending.grant, as_worker=pending.as_worker)
+        if self._liveness is not None and self._liveness.timer is None and not pending.is_stored:
+            self._liveness.watch()
         try:
-            if options.durable:
-                pending.send()
-            else:
-                transport.send(endpoint.request_address(request.operation_id), message, pending)
-            event, codec = await future  # a worker responds in the request's format, a hub may use another
-        except BaseException as error:
-            answered = pending.note_end(error)
-            raise
+            event, codec = await pending.outcome(seconds)
         finally:
-            del endpoint.pending[request_id]
-            endpoint.progress.pop(request_id, None)
-            endpoint.ended.newer[request_id] = answered
-            if len(endpoint.ended.newer) >= endpoint.ended.minimum:
-                endpoint.ended.rotate()
-            bucket.discard(pending)
-            if pending.timer is not None:
-                pending.timer.cancel()
-            del future, pending  # break the cycle from this frame through the error to its traceback
+            del pending  # break the cycle from this frame through the error to its traceback
         output: Any = event.payload.output
         if type(output) is LocalOutput:
             return ResponseEnvelope(output.data, output.meta)
-        return codec.read_envelope(output)  # type: ignore[no-any-return]
-
-    def _prepare(
-        self, request: RequestPayload, options: _CallOptions, now: float, future: asyncio.Future[Any]
-    ) -> tuple[PendingCall, Transport, bytes]:
-        """Encode a request; return its pending call, the transport that sends it, and the message."""
-        if options.durable:
-            self._prepare_stored(request, now)
-        codec, grant, as_worker = self._codec, options.grant, options.as_worker
-        transport = self._transport if self._signs is None else self._signs.for_grant(grant, as_worker=as_worker)
-        message = self._encode(request, now, codec, grant=grant, as_worker=as_worker)
-        kind = DurableCall if options.durable else PendingCall
-        pending = kind(
-            request.request_id,
-            request.operation_id,
-            self._endpoint,
-            transport,
-            message,
-            codec,
-            future,
-            options.retry,
-            options.wait,
-        )
-        if self._liveness is not None and not options.durable:
-            pending.since = future.get_loop().time()
-            if self._liveness.timer is None:
-                self._liveness.watch()
-        return pending, transport, message
+        return codec.read_envelope(output)
 
     def _prepare_stored(self, request: RequestPayload, now: float) -> None:
         if not self._transport.capabilities.durable:
@@ -395,9 +328,8 @@ class PendingRequestMap:
             return target.stream(self._as_local(request, request.deadline, idle_timeout))
         if self._signs is not None and request.deadline is None and grant is not None:
             request.deadline = grant.deadline
-        codec = self._codec
         transport = self._transport if self._signs is None else self._signs.for_grant(grant, as_worker=as_worker)
-        message = self._encode(request, time.time(), codec, stream=True, grant=grant, as_worker=as_worker)
+        message, codec = self._encode(request, time.time(), stream=True, grant=grant, as_worker=as_worker)
         reader = StreamReader(self._endpoint, request.request_id, operation_id, codec)
         reader.start(idle_timeout=idle_timeout, deadline=request.deadline)
         if self._liveness is not None:
@@ -443,17 +375,17 @@ class PendingRequestMap:
         self,
         request: RequestPayload,
         now: float,
-        codec: Codec,
         *,
         stream: bool = False,
         grant: Grant | None = None,
         as_worker: bool = False,
-    ) -> bytes:
-        """Return a request as bytes, with a new id; raise a CallError if it cannot be sent.
+    ) -> tuple[bytes, Codec]:
+        """Return a request as bytes, with a new id, and its codec; raise a CallError if it cannot be sent.
 
         For a hub, the identity is in the header of the event, otherwise in its payload.
         """
         capabilities = self._transport.capabilities
+        codec = self._chosen or CODECS[capabilities.codec]
         operation_id, claimed = request.operation_id, NULL
         if request.identity is not None:
             if not capabilities.claims_identity:
@@ -477,7 +409,7 @@ class PendingRequestMap:
         limit = capabilities.max_payload
         if limit is not None and len(message) > limit:
             raise too_large(operation_id, "request", len(message), limit, "no")
-        return message
+        return message, codec
 
 
 def _require_id(operation: object) -> str:

@@ -28,6 +28,7 @@ from operations.errors import CallError, ErrorCode
 from operations.schema import jsonable
 from operations.wire import (
     JSON_MARKERS,
+    PACKABLE,
     PLAIN,
     decode_json,
     decode_msgpack,
@@ -35,6 +36,7 @@ from operations.wire import (
     encode_portable,
     extend,
     has_json_marks,
+    is_writable,
     mark_json,
     portable,
     read_extension,
@@ -90,6 +92,7 @@ class Codec:
         encode_value: Callable[[Any], bytes],
         decode_value: Callable[[bytes], Any],
         mark: Callable[[Any], Any],
+        scalars: frozenset[object],
         has_marks: Callable[[bytes], bool] | None,
         **options: Any,
     ) -> None:
@@ -104,6 +107,7 @@ class Codec:
         self._encode_value = encode_value
         self._decode_value = decode_value
         self._mark = mark
+        self._scalars = scalars
         self._has_marks = has_marks
 
     def decode(self, message: bytes) -> Event:
@@ -148,9 +152,9 @@ class Codec:
         """Encode a request together with its input."""
         payload = event.payload
         given: Any = payload.input
-        input = {} if given is None else given
+        input: Any = {} if given is None else given
         try:
-            payload.input = self._mark(input)
+            payload.input = input if is_writable(input, self._scalars) else self._mark(input)
             return self.encode(event)
         except _UNWRITABLE:
             payload.input = self.raw(input)  # or raise the error that explains what cannot be encoded
@@ -183,9 +187,8 @@ class Codec:
             return self.encode(event)
         data = envelope.data
         try:
-            marked = data if type(data) in PLAIN else self._mark(data)
-            # A value without marks is encoded together with the event.
-            payload.output = envelope if marked is data else LocalOutput(marked, meta)  # type: ignore[assignment]
+            is_plain = type(data) in PLAIN or is_writable(data, self._scalars)
+            payload.output = envelope if is_plain else LocalOutput(self._mark(data), meta)  # type: ignore[assignment]
             return self.encode(event)
         except _UNWRITABLE:
             payload.output = LocalOutput(self.raw(data), meta)  # type: ignore[assignment]
@@ -201,13 +204,14 @@ class Codec:
         return ResponseEnvelope.from_dict(value)
 
 
-JSON = Codec("json", msgspec.json, encode_json, decode_json, mark_json, has_json_marks)
+JSON = Codec("json", msgspec.json, encode_json, decode_json, mark_json, PLAIN, has_json_marks)
 MSGPACK = Codec(
     "msgpack",
     msgspec.msgpack,
     encode_portable,
     decode_msgpack,
     portable,
+    PACKABLE,
     None,
     ext_hook=read_extension,
 )

@@ -317,7 +317,7 @@ class Endpoint:
         if event.payload.request_id != event.id:
             # Only a hub gives a request another id than the one in its payload.
             self._refuse_unreadable(event.id, "the id in its payload differs from the event's id", arrival)
-        elif self.is_answerable(event.id, arrival):
+        elif arrival.sender is None or self.is_answerable(event.id, arrival):
             if arrival.address == self.request_address(event.to):
                 return True
             self.refuse_address(event, codec)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from typing import ClassVar
 
 import msgspec
 
@@ -12,6 +13,7 @@ from operations.calls.codec import JSON, Codec, transcode
 from operations.calls.endpoint import Endpoint
 from operations.calls.events import CallCompleted, CallResponded
 from operations.calls.liveness import liveness_of
+from operations.context import Grant, Progress
 from operations.errors import CallError, ErrorCode
 from operations.failures import Executed, executed_of, is_unconverted, timed_out, unavailable
 from operations.pubsub import DeliveryRefused, Record, Stores, TooManyRecords, Transport
@@ -32,16 +34,23 @@ def undelivered(operation_id: str, reason: str) -> CallError:
 class PendingCall(msgspec.Struct, eq=False):
     """A call in flight: it ends with the first response, at its deadline, or when its caller cancels it."""
 
-    request_id: str
+    is_stored: ClassVar[bool] = False
+    """Whether the transport stores the request."""
     operation_id: str
     _endpoint: Endpoint
-    _transport: Transport
+    transport: Transport
     """The transport that sends the request; it may sign it."""
-    _message: bytes
-    _codec: Codec
-    _future: asyncio.Future[tuple[CallResponded, Codec]]
     _retry: bool
     _wait: bool
+    grant: Grant | None
+    """The grant of the request that the call is nested in."""
+    as_worker: bool
+    progress: Progress | None
+    request_id: str = ""
+    message: bytes = b""
+    codec: Codec = JSON
+    """The encoded request, set before it is sent, like its id."""
+    _future: asyncio.Future[tuple[CallResponded, Codec]] = None  # type: ignore[assignment]
     _attempts: int = 0
     _risked: bool = False
     """Whether an earlier attempt may have run."""
@@ -49,6 +58,38 @@ class PendingCall(msgspec.Struct, eq=False):
     """The timer that sends the request again."""
     worker: str | None = None
     since: float = 0.0
+
+    async def outcome(self, seconds: float) -> tuple[CallResponded, Codec]:
+        """Send the request and wait for its response, at most `seconds`."""
+        endpoint, request_id, loop = self._endpoint, self.request_id, asyncio.get_running_loop()
+        self._future = future = loop.create_future()
+        endpoint.pending[request_id] = self
+        if self.progress is not None:
+            endpoint.report_progress(request_id, self.progress)
+        now = loop.time()
+        self.since = self.since or now
+        bucket = endpoint.wheel.add_at(now + seconds, self, loop)
+        is_answered = True
+        try:
+            if self.is_stored:
+                self.send()
+            else:
+                self.transport.send(endpoint.request_address(self.operation_id), self.message, self)
+            # A worker responds in the request's format, a hub may use another.
+            return await future  # type: ignore[no-any-return]
+        except BaseException as error:
+            is_answered = self._note_end(error)
+            raise
+        finally:
+            del endpoint.pending[request_id]
+            endpoint.progress.pop(request_id, None)
+            endpoint.ended.newer[request_id] = is_answered
+            if len(endpoint.ended.newer) >= endpoint.ended.minimum:
+                endpoint.ended.rotate()
+            bucket.discard(self)
+            if self.timer is not None:
+                self.timer.cancel()
+            del future, self  # break the cycle from this frame through the error to its traceback
 
     def responded(self, event: CallResponded, codec: Codec, size: int) -> None:
         """End the call with its response; a second response is dropped."""
@@ -69,7 +110,7 @@ class PendingCall(msgspec.Struct, eq=False):
         elif error.code is ErrorCode.UNAVAILABLE and self._may_resend(executed_of(error)):
             self._risked = self._risked or executed_of(error) != "no"
             self._resend_later()
-        elif self._codec is not JSON and is_unconverted(error) and self._encode_as_json():
+        elif self.codec is not JSON and is_unconverted(error) and self._encode_as_json():
             self.send()
         else:
             self._fail(error)
@@ -77,11 +118,11 @@ class PendingCall(msgspec.Struct, eq=False):
     def _encode_as_json(self) -> bool:
         """Encode the request as JSON, as the worker supports nothing else; return False if JSON cannot express it."""
         try:
-            self._message, self._codec = transcode(self._message, JSON), JSON
+            self.message, self.codec = transcode(self.message, JSON), JSON
         except CallError:
             return False
         limit = self._endpoint.transport.capabilities.max_payload
-        return limit is None or len(self._message) <= limit
+        return limit is None or len(self.message) <= limit
 
     def accepted(self, worker: str) -> None:
         """Note which worker runs the call: control messages go to that worker only."""
@@ -154,29 +195,29 @@ class PendingCall(msgspec.Struct, eq=False):
         if self._attempts:
             self.worker = None
             self.since = asyncio.get_running_loop().time()
-            self._message = self._codec.renumber(self._message, self._attempts)
+            self.message = self.codec.renumber(self.message, self._attempts)
             capabilities = endpoint.transport.capabilities
             if capabilities.identity == "hub" and capabilities.codec == "json":
                 # The hub after a reconnect may support fewer formats than the one before.
-                self._message, self._codec = transcode(self._message, JSON), JSON
+                self.message, self.codec = transcode(self.message, JSON), JSON
         if self._risked and endpoint.transport.capabilities.addresses_workers:
             self._send_to(liveness_of(endpoint).live_peers()[:_MOST_TRIED])
         else:
-            self._transport.send(endpoint.request_address(self.operation_id), self._message, self)
+            self.transport.send(endpoint.request_address(self.operation_id), self.message, self)
 
     def _send_to(self, peers: list[str]) -> None:
         """Send to a live worker, to the next one if it does not serve the namespace, and finally to the group.
 
         A broker may continue to give a silent worker its share of the group's requests.
         """
-        transport = self._transport
+        transport = self.transport
         if not peers:
-            transport.send(self._endpoint.request_address(self.operation_id), self._message, self)
+            transport.send(self._endpoint.request_address(self.operation_id), self.message, self)
             return
         address = direct_address(peers[0], self.operation_id)
-        transport.send(address, self._message, lambda reason: self._send_to(peers[1:]))
+        transport.send(address, self.message, lambda reason: self._send_to(peers[1:]))
 
-    def note_end(self, error: BaseException) -> bool:
+    def _note_end(self, error: BaseException) -> bool:
         """Handle an error or a cancellation; return whether the error shows that the operation ran."""
         if isinstance(error, asyncio.CancelledError):
             self.abort_worker("the caller was cancelled")
@@ -186,7 +227,7 @@ class PendingCall(msgspec.Struct, eq=False):
         """Send an abort to the worker, unless the call has ended."""
         if not self._future.done() or self._future.cancelled():
             address = worker_address(self.worker) if self.worker is not None else control_address(self.operation_id)
-            self._endpoint.abort_worker(self.request_id, address, self._codec, reason)
+            self._endpoint.abort_worker(self.request_id, address, self.codec, reason)
 
     def _note_second(self) -> None:
         if self._future.cancelled() or self._future.exception() is not None:
@@ -205,9 +246,12 @@ class PendingCall(msgspec.Struct, eq=False):
 class DurableCall(PendingCall):
     """A call whose request is stored; from then on only its response or its deadline ends it."""
 
+    is_stored: ClassVar[bool] = True
     _stored: bool = False
     _is_sent: bool = False
     """Whether the request was sent to the store and not confirmed; it may arrive after its caller has left."""
+    record: Record | None = None
+    """The record of a job, which is stored with its request."""
     since: float = math.inf
     """Infinite: no worker needs to have the request yet, so missing heartbeats mean nothing."""
 
@@ -227,13 +271,14 @@ class DurableCall(PendingCall):
 
     def send(self) -> None:
         """Store the request."""
-        store = self._transport.optional(Stores)
+        store = self.transport.optional(Stores)
         if not self._future.done() and store is not None:
             address, key = queue_address(self.operation_id), self.request_id
             # An earlier attempt may still be stored, even if this one fails.
             self._risked = self._risked or self._is_sent
             self._is_sent = True
-            store.store(address, self._message, key=key, stored=self._note_stored, undelivered=self)
+            kept = {} if self.record is None else {"record": self.record}
+            store.store(address, self.message, key=key, stored=self._note_stored, undelivered=self, **kept)
 
     def __call__(self, reason: str) -> None:
         """Handle a request that was not stored, unless another attempt was."""
@@ -250,24 +295,6 @@ class DurableCall(PendingCall):
 
 class JobSubmission(DurableCall):
     """A request whose outcome is kept: for its caller it ends when it is stored."""
-
-    record: Record | None = None
-    store: Stores | None = None
-
-    def send(self) -> None:
-        """Store the request with its record."""
-        store = self.store
-        if not self._future.done() and store is not None:
-            self._risked = self._risked or self._is_sent
-            self._is_sent = True
-            store.store(
-                queue_address(self.operation_id),
-                self._message,
-                key=self.request_id,
-                stored=self._note_stored,
-                undelivered=self,
-                record=self.record,
-            )
 
     def __call__(self, reason: str) -> None:
         """Handle a request that was not stored; if the caller has too many jobs, fail immediately."""

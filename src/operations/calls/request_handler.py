@@ -125,23 +125,15 @@ class RequestHandler:
                 reply.prepare(request)
             record = None if self._signs is None else self._record(self._signs, reply, request)
             if record is None:
-                self._dispatch(reply, request)
+                self._dispatcher.start(request, reply.ended, reply.emit if isinstance(reply, StreamReply) else None)
+                if not request.is_over:
+                    reply.track(request)
             else:
                 self._dispatch_recorded(record, reply, request)
         except CallError as error:
             reply.refuse(error)
             return False
         return True
-
-    def _dispatch(self, reply: Reply, request: Request) -> None:
-        self._dispatcher.start(request, reply.ended, reply.emit if isinstance(reply, StreamReply) else None)
-        if not request.is_over:
-            # It did not end immediately: let its caller control it, and report which worker has it.
-            reply.request, reply.since = request, asyncio.get_running_loop().time()
-            reply.track()
-            self.acceptances.waiting[reply] = None
-            if self.acceptances.timer is None:
-                self.acceptances.start()
 
     def _dispatch_recorded(self, record: Coroutine[Any, Any, bool], reply: Reply, request: Request) -> None:
         """Dispatch a request after it was added to the shared record of signed requests."""
@@ -171,7 +163,9 @@ class RequestHandler:
             if not is_new:
                 raise ReplayError("ACCESS_DENIED", "refused: the request was received before")
             if not reply.is_aborted:
-                self._dispatch(reply, request)
+                self._dispatcher.start(request, reply.ended, reply.emit if isinstance(reply, StreamReply) else None)
+                if not request.is_over:
+                    reply.track(request)
         except CallError as error:
             reply.refuse(error)
         except asyncio.CancelledError:
@@ -263,11 +257,17 @@ class Reply(msgspec.Struct, eq=False):
     def prepare(self, request: Request) -> None:
         """Check and complete a stored request before it is dispatched."""
 
-    def track(self) -> None:
-        """Register the call, so that its caller can control it."""
+    def track(self, request: Request | None = None) -> None:
+        """Register a call that did not end immediately: its caller can control it, and learns which worker has it."""
         endpoint = self.handler.endpoint
         self.control_id = control_id(self.event.id) if endpoint.is_overheard else self.event.id
         endpoint.running[self.control_id] = self
+        if request is not None:
+            self.request, self.since = request, asyncio.get_running_loop().time()
+            acceptances = self.handler.acceptances
+            acceptances.waiting[self] = None
+            if acceptances.timer is None:
+                acceptances.start()
 
     def accept(self) -> None:
         """Report to the caller which worker runs its call."""
@@ -351,9 +351,9 @@ class StreamReply(Reply):
     _heard: bool = True
     _sequence: int = 0
 
-    def track(self) -> None:
+    def track(self, request: Request | None = None) -> None:
         """Also check for messages from the caller, if the transport does not report lost peers."""
-        super().track()
+        super().track(request)
         if not self.handler.transport.capabilities.tracks_peers:
             self.handler.endpoint.wheel.add(self, LEASE_SECONDS)
 

@@ -9,17 +9,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping
-from time import perf_counter
 from typing import Any, Protocol
 
 from operations.access import access_error, check_access
 from operations.context import Client, Grant, OperationContext, Progress, current_grant, new_request_id
 from operations.deadlines import Bucket, Deadline, StreamDeadline, now_ms
 from operations.dispatch.nested_calls import DispatchRegistry, NestedCalls, RemoteCalls
-from operations.dispatch.queueing import FairQueue, Slots, SlotWaiter
+from operations.dispatch.queueing import Slots, SlotWaiter, Tasks
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
 from operations.failures import Executed, aborted, mark_executed, timed_out, translate, unavailable
@@ -36,14 +34,7 @@ CONCURRENCY = 1_024
 QUEUE = 100_000
 """Default for the number of calls that wait for a slot."""
 _FAIRNESS = 64
-"""Number of stream items, or of started calls, after which other work on the event loop runs."""
-_ITERATION_SECONDS = 0.01
-"""Time that calls which start in one iteration of the event loop may take together."""
-_QUICK_SECONDS = 0.0001
-"""Time that a handler may compute before it first suspends without delaying others."""
-_SLOW_STARTS = 4
-"""Number of slow calls in a row after which the next ones queue. A single one may be a garbage collection."""
-_FIRST_TASKS = 8
+"""Number of stream items after which other work on the event loop runs."""
 _CLEANED_UP_WITHIN = 1.0
 _CLOSING = "the worker is shutting down"
 
@@ -112,12 +103,18 @@ class Request(Deadline, kw_only=True):
         host = self.host
         if self.bucket is not None:
             self.bucket.discard(self)
-            if self.has_passed:
-                self.expire()
-                host.slots.release()
+            if self.ends_expired():
                 return
         host.active.add(self)
         host.tasks.start(self)
+
+    def ends_expired(self) -> bool:
+        """End a call whose deadline passed while it waited for its task; return whether it did."""
+        if not self.has_passed:
+            return False
+        self.expire()
+        self.host.slots.release()
+        return True
 
     def refuse(self) -> None:
         """End a call that waits for a slot, to make room in the queue."""
@@ -147,7 +144,8 @@ class Request(Deadline, kw_only=True):
                 self.bucket.discard(self)
             host.forget(self)
             host.report_refusal(self, error)
-            self._report(None, error)
+            self.is_over = True
+            self.ended(None, error)
             if has_slot:
                 host.slots.release()
 
@@ -157,11 +155,9 @@ class Request(Deadline, kw_only=True):
         try:
             envelope = await self.run(self.host.work(self) if self.emit is None else self._pump(self.emit))
         except BaseException as error:  # noqa: BLE001  # the caller gets a response for every exception
-            self.leave()
-            self._report(None, self._final(error))
+            self._end(None, error)
         else:
-            self.leave()
-            self._report(envelope, None)
+            self._end(envelope, None)
 
     def leave(self) -> None:
         """Remove a call that has run, and release its slot."""
@@ -176,10 +172,11 @@ class Request(Deadline, kw_only=True):
         else:
             host.slots.free += 1
 
-    def _report(self, envelope: ResponseEnvelope[Any] | None, error: CallError | None) -> None:
+    def _end(self, envelope: ResponseEnvelope[Any] | None, raised: BaseException | None) -> None:
+        self.leave()
         self.is_over = True
         if self.ended is not None:
-            self.ended(envelope, error)
+            self.ended(envelope, None if raised is None else self._final(raised))
 
     async def _pump(self, emit: Emit) -> None:
         """Emit each item of the stream, no faster than the receiver accepts them."""
@@ -226,7 +223,7 @@ class Dispatcher:
         self.registry = registry
         self.wheel = registry.wheel
         self.slots = Slots(concurrency, queue)
-        self.tasks = _Tasks()
+        self.tasks = Tasks()
         self.counters = counters or Counters(lambda: self.in_flight)
         self.active: set[_ActiveCall] = set()
         """The calls and streams that run or wait for a slot."""
@@ -478,109 +475,3 @@ def _describe(request: Request) -> Call:
 
 def _executed(active: _ActiveCall) -> Executed:
     return "no" if isinstance(active, Request) and not active.began else "unknown"
-
-
-class EagerTasks:
-    """Starts tasks eagerly, which Python supports since version 3.12.
-
-    A handler that computes before it first suspends delays the calls that arrived after it. After some slow handlers in
-    a row the next calls queue, and the callers take turns.
-    """
-
-    def __init__(self) -> None:
-        self.waiting: FairQueue[Request] = FairQueue()
-        """Calls that have a slot and wait for their task."""
-        self._slow = 0
-        """Number of slow calls in a row."""
-        self._is_paced = False
-        """Whether calls queue; then `_next_turn` is scheduled."""
-
-    def start(self, request: Request) -> None:
-        """Start the task of a call, now or in one of the next iterations."""
-        if self._is_paced:
-            self.waiting.add(request)
-            return
-        request.began = True
-        loop, began = asyncio.get_running_loop(), perf_counter()
-        task = asyncio.Task(request.serve(), loop=loop, eager_start=True)  # type: ignore[call-arg]
-        if not request.is_over:
-            request.task = task
-        if perf_counter() - began < _QUICK_SECONDS:
-            self._slow = 0
-        else:
-            self._slow += 1
-            if self._slow >= _SLOW_STARTS and not self._is_paced:
-                self._is_paced = True
-                loop.call_soon(self._next_turn, loop)
-
-    def _next_turn(self, loop: asyncio.AbstractEventLoop) -> None:
-        end = perf_counter() + _ITERATION_SECONDS
-        while self.waiting.size and perf_counter() < end:
-            request = self.waiting.pop()
-            if _has_expired(request):
-                continue
-            request.began = True
-            task = asyncio.Task(request.serve(), loop=loop, eager_start=True)  # type: ignore[call-arg]
-            if not request.is_over:
-                request.task = task
-        self._is_paced = self.waiting.size > 0
-        if self._is_paced:
-            loop.call_soon(self._next_turn, loop)
-
-
-class PacedTasks:
-    """Starts tasks that first run in the next iteration of the event loop, for Python 3.11.
-
-    asyncio runs all tasks that are ready before any timer. An iteration therefore starts only as many tasks as are
-    expected to fit in 10 ms, so that heartbeats and deadlines are not late. Other calls queue, and the callers take
-    turns.
-    """
-
-    def __init__(self) -> None:
-        self.waiting: FairQueue[Request] = FairQueue()
-        """Calls that have a slot and wait for their task."""
-        self._most = self._left = _FIRST_TASKS
-        self._began = 0.0
-        self._is_scheduled = False
-
-    def start(self, request: Request) -> None:
-        """Start the task of a call, now or in one of the next iterations."""
-        loop = asyncio.get_running_loop()
-        if not self._is_scheduled:
-            self._is_scheduled, self._began = True, loop.time()
-            loop.call_soon(self._next_iteration, loop)
-        if self._left <= 0:
-            self.waiting.add(request)
-        else:
-            self._left -= 1
-            request.began = True
-            request.task = asyncio.Task(request.serve(), loop=loop)
-
-    def _next_iteration(self, loop: asyncio.AbstractEventLoop) -> None:
-        was_idle = self._left == self._most and not self.waiting.size
-        began, self._began = self._began, loop.time()
-        fitting = int(self._most * _ITERATION_SECONDS / max(self._began - began, 1e-6))
-        self._most = max(1, min(fitting, self._most * 2, _FAIRNESS))
-        self._left = self._most
-        while self.waiting.size and self._left > 0:
-            request = self.waiting.pop()
-            if _has_expired(request):
-                continue
-            self._left -= 1
-            request.began = True
-            request.task = asyncio.Task(request.serve(), loop=loop)
-        self._is_scheduled = not was_idle
-        if self._is_scheduled:
-            loop.call_soon(self._next_iteration, loop)
-
-
-def _has_expired(request: Request) -> bool:
-    """End a call whose deadline passed while it waited for its task; return whether it did."""
-    if not request.has_passed:
-        return False
-    request.expire()
-    request.host.slots.release()
-    return True
-
-
-_Tasks = EagerTasks if sys.version_info >= (3, 12) else PacedTasks

@@ -1,16 +1,26 @@
-"""Concurrency slots and fair queues: waiting calls of one caller keep their order, and callers take turns."""
+"""Concurrency slots, fair queues and tasks: waiting calls of one caller keep their order, and callers take turns."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections import OrderedDict
-from collections.abc import AsyncGenerator
-from typing import Generic, Protocol, TypeVar
+from collections.abc import AsyncGenerator, Coroutine
+from time import perf_counter
+from typing import Any, Generic, Protocol, TypeVar
 
 from operations.errors import CallError, ErrorCode
 
 _MOST_COMPARED = 1_024
+_ITERATION_SECONDS = 0.01
+"""Time that calls which start in one iteration of the event loop may take together."""
+_QUICK_SECONDS = 0.0001
+"""Time that a handler may compute before it first suspends without delaying others."""
+_SLOW_STARTS = 4
+"""Number of slow calls in a row after which the next ones queue. A single one may be a garbage collection."""
+_FIRST_TASKS, _MOST_TASKS = 8, 64
+"""Number of tasks that start in one iteration of the event loop: in the first one, and at most."""
 
 
 class QueuedCall(Protocol):
@@ -173,3 +183,120 @@ class SlotWaiter:
                 self._slots.release()
             raise
         return not self._is_refused
+
+
+class StartableCall(Protocol):
+    """A call that has a slot and runs in its own task."""
+
+    began: bool
+    """Whether the handler has started."""
+    is_over: bool
+    """Whether the end of the call was reported."""
+    task: asyncio.Task[None] | None
+
+    @property
+    def caller(self) -> str:
+        """The key of the caller's queue."""
+
+    def serve(self) -> Coroutine[Any, Any, None]:
+        """Return the coroutine of the task."""
+
+    def ends_expired(self) -> bool:
+        """End a call whose deadline has passed, with its slot; return whether it did."""
+
+
+class EagerTasks:
+    """Starts tasks eagerly, which Python supports since version 3.12.
+
+    A handler that computes before it first suspends delays the calls that arrived after it. After some slow handlers in
+    a row the next calls queue, and the callers take turns.
+    """
+
+    def __init__(self) -> None:
+        self.waiting: FairQueue[StartableCall] = FairQueue()
+        """Calls that have a slot and wait for their task."""
+        self._slow = 0
+        """Number of slow calls in a row."""
+        self._is_paced = False
+        """Whether calls queue; then `_next_turn` is scheduled."""
+
+    def start(self, request: StartableCall) -> None:
+        """Start the task of a call, now or in one of the next iterations."""
+        if self._is_paced:
+            self.waiting.add(request)
+            return
+        request.began = True
+        loop, began = asyncio.get_running_loop(), perf_counter()
+        task = asyncio.Task(request.serve(), loop=loop, eager_start=True)  # type: ignore[call-arg]
+        if not request.is_over:
+            request.task = task
+        if perf_counter() - began < _QUICK_SECONDS:
+            self._slow = 0
+        else:
+            self._slow += 1
+            if self._slow >= _SLOW_STARTS and not self._is_paced:
+                self._is_paced = True
+                loop.call_soon(self._next_turn, loop)
+
+    def _next_turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        end = perf_counter() + _ITERATION_SECONDS
+        while self.waiting.size and perf_counter() < end:
+            request = self.waiting.pop()
+            if request.ends_expired():
+                continue
+            request.began = True
+            task = asyncio.Task(request.serve(), loop=loop, eager_start=True)  # type: ignore[call-arg]
+            if not request.is_over:
+                request.task = task
+        self._is_paced = self.waiting.size > 0
+        if self._is_paced:
+            loop.call_soon(self._next_turn, loop)
+
+
+class PacedTasks:
+    """Starts tasks that first run in the next iteration of the event loop, for Python 3.11.
+
+    asyncio runs all tasks that are ready before any timer. An iteration therefore starts only as many tasks as are
+    expected to fit in 10 ms, so that heartbeats and deadlines are not late. Other calls queue, and the callers take
+    turns.
+    """
+
+    def __init__(self) -> None:
+        self.waiting: FairQueue[StartableCall] = FairQueue()
+        """Calls that have a slot and wait for their task."""
+        self._most = self._left = _FIRST_TASKS
+        self._began = 0.0
+        self._is_scheduled = False
+
+    def start(self, request: StartableCall) -> None:
+        """Start the task of a call, now or in one of the next iterations."""
+        loop = asyncio.get_running_loop()
+        if not self._is_scheduled:
+            self._is_scheduled, self._began = True, loop.time()
+            loop.call_soon(self._next_iteration, loop)
+        if self._left <= 0:
+            self.waiting.add(request)
+        else:
+            self._left -= 1
+            request.began = True
+            request.task = asyncio.Task(request.serve(), loop=loop)
+
+    def _next_iteration(self, loop: asyncio.AbstractEventLoop) -> None:
+        was_idle = self._left == self._most and not self.waiting.size
+        began, self._began = self._began, loop.time()
+        fitting = int(self._most * _ITERATION_SECONDS / max(self._began - began, 1e-6))
+        self._most = max(1, min(fitting, self._most * 2, _MOST_TASKS))
+        self._left = self._most
+        while self.waiting.size and self._left > 0:
+            request = self.waiting.pop()
+            if request.ends_expired():
+                continue
+            self._left -= 1
+            request.began = True
+            request.task = asyncio.Task(request.serve(), loop=loop)
+        self._is_scheduled = not was_idle
+        if self._is_scheduled:
+            loop.call_soon(self._next_iteration, loop)
+
+
+Tasks = EagerTasks if sys.version_info >= (3, 12) else PacedTasks

@@ -125,7 +125,8 @@ class WebSocketLink(picows.WSListener):
             if self._has_ended or self._transport is None:
                 self.unsent += 1
                 return
-            self._schedule_flush()
+            self._flushes = True
+            self._loop.call_soon(self._flush)
         self._write_buffer.append(message)
         if len(self._write_buffer) >= self._together:
             self._together = min(self._together * 2, _MOST_TOGETHER)
@@ -153,7 +154,7 @@ class WebSocketLink(picows.WSListener):
         written = 0
         for frame in frames:
             # A lost connection is closing before the loop reports it; each further write would be logged.
-            if not self.is_open or self._transport.underlying_transport.is_closing():
+            if self._has_ended or self._transport.underlying_transport.is_closing():
                 break
             self._transport.send(_TEXT if frame[:1] == b"{" else _BINARY, frame)
             written += 1

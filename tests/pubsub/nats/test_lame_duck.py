@@ -12,8 +12,7 @@ import pytest
 from operations import OperationRegistry, operation
 from operations.calls import CallHandler, PendingRequestMap
 from operations.pubsub.nats import NatsTransport, connect
-from operations.pubsub.nats.duplicates import DuplicateFilter
-from operations.pubsub.nats.parser import NatsParser
+from operations.pubsub.nats.parser import DuplicateFilter, NatsParser
 from operations.pubsub.nats.wire import NatsMessage
 from tests.nats_server import NatsServer, nats_cluster, nats_server
 from tests.waiting import until

@@ -347,14 +347,11 @@ class Router:
             self._fail(call, too_large(call.operation_id, "response", len(message), caller.max_payload, "yes"))
             return
         if is_last:
-            self._end(call, answered=True, code=self._code_of(header, codec))
+            is_watched = self.observer is not None or self.audit is not None
+            self._end(call, answered=True, code=read_code(header, codec) if is_watched else "ok")
         elif self.observer is not None and kind == "call.responded":
             self.observer.item(call)
         caller.deliver(message)
-
-    def _code_of(self, header: EventHeader, codec: Codec) -> str:
-        """Return how a call ended, for the observer and the audit log: `ok`, or the code of its error."""
-        return "ok" if self.observer is None and self.audit is None else read_code(header, codec)
 
     def _note_unexpected(self, session: HubSession, request_id: str) -> None:
         """Count a response to a request that its sender does not run, or no longer runs."""

@@ -1,7 +1,8 @@
-"""NatsParser: reads the client protocol from a stream of bytes."""
+"""NatsParser: reads the client protocol from a stream of bytes, and passes each message to its subscription."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -131,3 +132,47 @@ def unbatch(
             receive(data, arrival)
 
     return deliver
+
+
+class DuplicateFilter:
+    """Passes messages once that arrive by two connections, during a move to another server.
+
+    Equal messages are counted, as a sender may repeat a message.
+    """
+
+    def __init__(self) -> None:
+        self._passed: Counter[int] = Counter()
+
+    def watch(self, reader: NatsParser, sids: list[bytes]) -> None:
+        """Filter the messages of these subscriptions on one of the connections."""
+        arrived: Counter[int] = Counter()
+
+        def is_first(*message: object) -> bool:
+            key = hash(message)
+            arrived[key] += 1
+            if arrived[key] <= self._passed[key]:
+                return False
+            self._passed[key] += 1
+            return True
+
+        for sid in sids:
+            if sid in reader.plain:
+                reader.plain[sid] = _filter_data(sid, reader.plain[sid], is_first)
+            elif sid in reader.full:
+                reader.full[sid] = _filter_messages(sid, reader.full[sid], is_first)
+
+
+def _filter_data(sid: bytes, receive: ReceiveData, is_first: Callable[..., bool]) -> ReceiveData:
+    def filtered(data: bytes, subject: bytes) -> None:
+        if is_first(sid, subject, data):
+            receive(data, subject)
+
+    return filtered
+
+
+def _filter_messages(sid: bytes, receive: ReceiveMessage, is_first: Callable[..., bool]) -> ReceiveMessage:
+    def filtered(message: NatsMessage) -> None:
+        if is_first(sid, *message):
+            receive(message)
+
+    return filtered

@@ -16,10 +16,9 @@ from operations.errors import CallError, ErrorCode
 from operations.pubsub.framing import BatchSizing
 from operations.pubsub.limits import check_counts, check_seconds
 from operations.pubsub.nats.connection import NatsConnection
-from operations.pubsub.nats.duplicates import DuplicateFilter
 from operations.pubsub.nats.durable_queues import DurableQueues
 from operations.pubsub.nats.kept_records import NatsKeptRecords
-from operations.pubsub.nats.parser import unbatch
+from operations.pubsub.nats.parser import DuplicateFilter, unbatch
 from operations.pubsub.nats.replies import Replies
 from operations.pubsub.nats.servers import NatsServer, NatsSettings, ServerPool, diagnose, open_connection
 from operations.pubsub.nats.subjects import Arrivals, Subjects

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Protocol
 
 from operations.errors import CallError
-from operations.pubsub.protocols import Arrival, Receive
+from operations.pubsub.protocols import Arrival, Receive, Undelivered
 from operations.pubsub.redis.addresses import RedisKeys
 from operations.pubsub.redis.connection import SILENT_BEATS, Reply, ReplyError, Script, Then, pack
 from operations.pubsub.redis.connection_epoch import ConnectionEpoch
@@ -45,6 +45,30 @@ REGISTER = Script(
     + "return {redis.call('ZCARD', KEYS[1]), waiting}"
 )
 """Register a worker; count workers and queued requests. Keys: workers, queue; arguments: name, lifetimes."""
+
+
+class UnsentMessages:
+    """Messages to one address that wait for the next write, each with its `undelivered` callback."""
+
+    __slots__ = ("messages", "undelivered")
+
+    def __init__(self, messages: list[bytes], undelivered: list[Undelivered | None]) -> None:
+        self.messages = messages
+        self.undelivered = undelivered
+
+    def fail(self, reason: str) -> None:
+        """Report the messages as undelivered."""
+        for undelivered in self.undelivered:
+            if undelivered is not None:
+                undelivered(reason)
+
+    def split(self, most: int) -> Iterator[UnsentMessages]:
+        """Split into parts of at most `most` messages."""
+        if len(self.messages) <= most:
+            yield self
+            return
+        for start in range(0, len(self.messages), most):
+            yield UnsentMessages(self.messages[start : start + most], self.undelivered[start : start + most])
 
 
 class QueueTransport(Protocol):

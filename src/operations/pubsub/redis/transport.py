@@ -37,9 +37,8 @@ from operations.pubsub.redis.addresses import RedisKeys, parse_address
 from operations.pubsub.redis.connection import Reply, ReplyError, diagnose, pack
 from operations.pubsub.redis.connection_epoch import ConnectionEpoch
 from operations.pubsub.redis.durable_streams import DurableStreams
-from operations.pubsub.redis.message_buffers import ChannelListeners, UnsentMessages
 from operations.pubsub.redis.records import RedisRecords, explain
-from operations.pubsub.redis.request_queues import PUSH, QUEUE_MILLISECONDS, RequestQueues
+from operations.pubsub.redis.request_queues import PUSH, QUEUE_MILLISECONDS, RequestQueues, UnsentMessages
 from operations.pubsub.redis.topology import TopologyFinder
 
 _log = logging.getLogger("operations")
@@ -119,7 +118,8 @@ class RedisTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsB
         self._unsettled = 0
         self._sizing = BatchSizing()
         self._inbox = self.keys.channel(f"inbox.{self.peer}")
-        self._listeners: dict[bytes, ChannelListeners] = {}
+        self._listeners: dict[bytes, tuple[Arrival, list[Receive]]] = {}
+        """The listeners of each channel."""
         self._refusal: DeliveryRefused | None = None
         self._queues = RequestQueues(self)
         self._stored = DurableStreams(self)
@@ -260,15 +260,15 @@ class RedisTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsB
             self._queues.add(address, receive, self._settling())
             return lambda: self._queues.remove(address, receive)
         channel = self.keys.channel(address)
-        listeners = self._listeners.setdefault(channel, ChannelListeners(Arrival(address)))
-        listeners.receivers.append(receive)
-        if len(listeners.receivers) == 1 and self.epoch is not None:
+        _, receivers = self._listeners.setdefault(channel, (Arrival(address), []))
+        receivers.append(receive)
+        if len(receivers) == 1 and self.epoch is not None:
             self._subscribe(self.epoch, channel)
 
         def stop() -> None:
-            if receive in listeners.receivers:
-                listeners.receivers.remove(receive)
-                if not listeners.receivers and self._listeners.get(channel) is listeners:
+            if receive in receivers:
+                receivers.remove(receive)
+                if not receivers:
                     del self._listeners[channel]
                     if self.epoch is not None:
                         self.epoch.main.run(pack(b"UNSUBSCRIBE", channel))
@@ -326,7 +326,7 @@ class RedisTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsB
         listeners = self._listeners.get(channel)
         if listeners is None:
             return
-        arrival, receivers = listeners.arrival, listeners.receivers
+        arrival, receivers = listeners
         for each in split(message):
             for receive in receivers:
                 receive(each, arrival)
