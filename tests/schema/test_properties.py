@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from operations.schema import Policy, Schema, from_schema
 from operations.schema.budget import Budget
 from operations.schema.casting.repair import Repair
+from operations.schema.casting.scoring import Scores
 from operations.schema.casting.upcasts import upcasts
 from operations.schema.dialects.literals import same
 from tests.schema.strategies import DOCUMENTS, VALUES
@@ -113,7 +114,8 @@ def test_the_fast_stages_agree_with_the_slow_one(document: Any, value: Any) -> N
         assert repaired is value
     fast = caster._normalised_fast(value)
     if fast is not None:
-        assert same(fast[0], caster._repaired(value, Budget(), total=False)[0])
+        budget = Budget()
+        assert same(fast[0], caster._repaired(value, budget, Scores(caster._nodes, budget), total=False)[0])
 
 
 @pytest.mark.slow
