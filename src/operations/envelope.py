@@ -270,6 +270,18 @@ def detect_envelope(value: object) -> ResponseEnvelope[Any] | None:
     return None if typed is None else ResponseEnvelope(value["data"], typed)
 
 
+def has_described_data(envelope: ResponseEnvelope[Any]) -> bool:
+    """Whether an output schema describes the data: not that of an error, nor content blocks used as data."""
+    meta = envelope.meta
+    if isinstance(meta, HTTPResponseMeta):
+        return meta.status_code < 400
+    if not isinstance(meta, MCPResponseMeta):
+        return True
+    if meta.is_error:
+        return False
+    return meta.structured_content is not None or envelope.data != [block.to_dict() for block in meta.content]
+
+
 def _fold_headers(headers: Headers) -> tuple[dict[str, str], list[str]]:
     """Return headers with lower-case names, repeated ones joined, and the `set-cookie` values separately."""
     if type(headers) is list:

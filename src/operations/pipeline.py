@@ -18,6 +18,7 @@ from operations.envelope import (
     ResponseEnvelope,
     SSEEvent,
     detect_envelope,
+    has_described_data,
     may_be_envelope,
 )
 from operations.errors import CallError, ErrorCode
@@ -148,7 +149,7 @@ def finish(operation: Operation[Any], policy: Policy, result: Any, mismatches: M
     if operation.dump is not None and (operation.dump is not jsonable or type(data) not in PLAIN):
         data = _to_json(operation, data)
     schema = operation.spec.output_schema
-    if not schema.is_unknown and (envelope is None or operation.output_schema_applies(envelope)):
+    if not schema.is_unknown and (envelope is None or (operation.schema_applies or has_described_data)(envelope)):
         given = data
         data, problems = schema.normalise(data, policy)
         if mismatches.normalised is not None and (data is not given or problems):

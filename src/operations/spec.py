@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar, get_args
 import msgspec
 
 from operations.context import OperationContext
-from operations.envelope import HTTPResponseMeta, MCPResponseMeta, ResponseEnvelope
+from operations.envelope import ResponseEnvelope, has_described_data
 from operations.errors import CallError, ErrorCode
 from operations.schema import (
     UNKNOWN,
@@ -208,22 +208,9 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
         """`namespace.name`."""
         return self.spec.id
 
-    def output_schema_applies(self, envelope: ResponseEnvelope[Any]) -> bool:
-        """Whether the output schema applies to this result: not to errors, nor to content blocks used as data."""
-        if self.schema_applies is not None:
-            return self.schema_applies(envelope)
-        meta = envelope.meta
-        if isinstance(meta, HTTPResponseMeta):
-            return meta.status_code < 400
-        if not isinstance(meta, MCPResponseMeta):
-            return True
-        if meta.is_error:
-            return False
-        return meta.structured_content is not None or envelope.data != [block.to_dict() for block in meta.content]
-
     def rebuild(self, envelope: ResponseEnvelope[Any]) -> ResponseEnvelope[R_co]:
         """Return an envelope with its data as the declared Python type, if the output schema applies to it."""
-        if self.load is None or not self.output_schema_applies(envelope):
+        if self.load is None or not (self.schema_applies or has_described_data)(envelope):
             return envelope
         return ResponseEnvelope(self.load(envelope.data), envelope.meta)
 

@@ -156,7 +156,9 @@ async def test_a_request_with_a_field_of_another_type_is_refused_immediately(
     }
     if hasattr(bus, "hub"):
         del inside["requestId"]  # a hub gives requests ids of its own, and reads no payload to compare them
-    outside: dict[str, Any] = {"parent": 5, "identity": "ada", "stream": "yes", "v": "1", "payload": 3}
+    outside: dict[str, Any] = {"parent": 5, "stream": "yes", "v": "1", "payload": 3}
+    if hasattr(bus, "hub"):
+        outside["identity"] = "ada"  # only a hub sets this field; on a bus nobody reads it
     asked = [hand.request("any.echo", **{name: value}) for name, value in inside.items()]
     asked += [hand.request("any.echo", outside={name: value}) for name, value in outside.items()]
     await until(lambda: all(hand.answers(request_id, "call.error") for request_id in asked))

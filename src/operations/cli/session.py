@@ -302,9 +302,8 @@ def _check_spelling(requested: str, catalogue: Catalogue, config: Config) -> Non
     """Raise for an id that is similar to a cached one: opening every source because of a typo would be slow."""
     if requested in catalogue or catalogue.stale:
         return
-    remote = [source for source in config.sources.values() if source.kind in ("mcp", "openapi")]
-    near = [source for source in remote if requested.startswith(f"{source.namespace}.")]
-    may_have = [source.name for source in config.sources.values() if source not in remote or source in near]
+    near = [source for source in config.sources.values() if _is_remote(source) and _may_have(source, requested)]
+    may_have = [source.name for source in config.sources.values() if _may_have(source, requested)]
     known = [source for source in catalogue.sources.values() if source.name in may_have]
     if any(source.state == "failed" or source.skipped for source in known):
         return  # it may be what did not open
@@ -324,16 +323,25 @@ def _sources_of(requested: str, catalogue: Catalogue | None, config: Config) -> 
     Uncached and changed sources before it in the file are returned too: the first source with an id gets it.
     """
     known = None if catalogue is None else catalogue.source_of(requested)
-    # Python functions choose their namespaces; operations of servers and APIs have the source's.
-    remote = [source for source in config.sources.values() if source.kind in ("mcp", "openapi")]
-    may_have = [source for source in remote if requested.startswith(f"{source.namespace}.")]
     if known is None:
-        if len(may_have) != 1:
+        remote = [
+            name for name, source in config.sources.items() if _is_remote(source) and _may_have(source, requested)
+        ]
+        if len(remote) != 1:
             return None
-        known = may_have[0].name
+        known = remote[0]
     earlier = itertools.takewhile(lambda source: source.name != known, config.sources.values())
-    others = [source.name for source in earlier if source not in remote or source in may_have]
+    others = [source.name for source in earlier if _may_have(source, requested)]
     return [*(name for name in others if catalogue is None or name in catalogue.stale), known]
+
+
+def _is_remote(source: Source) -> bool:
+    return source.kind in ("mcp", "openapi")
+
+
+def _may_have(source: Source, requested: str) -> bool:
+    # Python functions choose their namespaces; operations of servers and APIs have the source's.
+    return not _is_remote(source) or requested.startswith(f"{source.namespace}.")
 
 
 class LazySources:
