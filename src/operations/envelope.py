@@ -66,7 +66,7 @@ class LocalResponseMeta(
         return "local"
 
     def to_dict(self) -> dict[str, Any]:
-        """The meta with its JSON names."""
+        """Return the meta with its JSON names."""
         meta = {"source": "local", "operationId": self.operation_id, "timestamp": self.timestamp}
         return meta if self.event is None else {**meta, "event": msgspec.to_builtins(self.event)}
 

@@ -122,7 +122,7 @@ class DurableJobStore:
         try:
             while True:
                 changed = wakeup.changed = loop.create_future()
-                with contextlib.suppress(CallError):  # a server that is away may come back
+                with contextlib.suppress(CallError):  # an unreachable server may be reachable again later
                     record = _decode(await self._records.read_record(*place))
                     if record is None or record.state.is_final or not may_see(record):
                         return record if record is not None and may_see(record) else None

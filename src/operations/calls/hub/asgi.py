@@ -68,7 +68,7 @@ class ASGILink:
 
     @property
     def is_slow(self) -> bool:
-        """Whether the peer reads more slowly than this end writes."""
+        """Whether the peer reads more slowly than this side writes."""
         return self._unsent_bytes > _SLOW_BYTES
 
     def send(self, message: bytes) -> None:

@@ -65,7 +65,7 @@ class JobEndpoint:
         jobs = self._jobs.of(caller.identity)
         job_id = await jobs.submit(route.operation, input, metadata=metadata)
         if wait > 0:
-            with contextlib.suppress(CallError):  # the job failed or still runs, as its status tells
+            with contextlib.suppress(CallError):  # the job failed or still runs: respond with its status
                 await jobs.wait(job_id, min(wait, self._wait_seconds))
         status = await jobs.status(job_id)
         if wait > 0 and status.is_final:

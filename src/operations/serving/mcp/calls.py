@@ -81,7 +81,7 @@ class RequestInfo(msgspec.Struct, kw_only=True):
 
 
 class MCPCalls:
-    """Runs operations for MCP requests. Operations that can ask run in a separate task."""
+    """Runs operations for MCP requests. Operations that can ask the client run in a separate task."""
 
     def __init__(
         self,
