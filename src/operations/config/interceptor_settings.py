@@ -21,7 +21,7 @@ class InterceptorSettings(Settings, frozen=True, kw_only=True):
 
     operations: Annotated[Patterns, Meta(description="The ids it is for, as patterns; every id if not said.")] = ("*",)
     exclude: Annotated[Patterns, Meta(description="The ids it is not for, as patterns.")] = ()
-    types: Annotated[Types, Meta(description="The types of operation it is for; every type if not said.")] = ()
+    types: Annotated[Types, Meta(description="Types of operations that it applies to; all by default.")] = ()
 
 
 class LogSettings(InterceptorSettings, frozen=True, kw_only=True):

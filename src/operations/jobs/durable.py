@@ -202,7 +202,7 @@ def _decode(kept: tuple[bytes, bytes] | None) -> JobRecord | None:
     if record.ended_at is not None and record.ended_at + record.seconds_kept * 1000 < now:
         return None
     if record.state is JobState.QUEUED and record.queued_at + STORED_SECONDS * 1000 < now:
-        # Its request is deleted or refused, and there was no worker to say so.
+        # Its request was deleted or refused, and no worker has recorded that.
         error = CallError(ErrorCode.TIMEOUT, f"{record.operation_id}: no worker took the job within a day")
         return fail_job(record, error, b"", state=JobState.DEAD)
     return record

@@ -46,7 +46,7 @@ class ASGILink:
         self.large = LargeMessages()
         self.batch_bytes = 0
         self.max_message = max_message
-        self.largest_buffer = 0  # the server has it
+        self.largest_buffer = 0  # the ASGI server has the receive buffer
         self.unsent = 0
         self.reason = ""
         """Why the connection was closed; empty while it is open."""

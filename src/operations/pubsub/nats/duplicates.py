@@ -1,4 +1,4 @@
-"""DuplicateFilter: passes messages once that arrive by two connections, during a move to another server."""
+"""DuplicateFilter: drops messages that arrive on both connections during a move to another server."""
 
 from __future__ import annotations
 

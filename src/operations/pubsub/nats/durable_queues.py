@@ -367,7 +367,7 @@ class DurableQueueReader:
         elif kept is not None and kept.is_final:
             delivery.done()
         else:
-            delivery.dead_letter("its record is not there, or belongs to another message")
+            delivery.dead_letter("its record is missing, or belongs to another message")
 
     def _status_received(self, message: NatsMessage) -> None:
         """Handle the end of a pull request: send another one, after creating the consumer if it was missing."""
