@@ -147,11 +147,11 @@ class OperationCatalogue:
         return len(self.operations)
 
     def __iter__(self) -> Iterator[str]:
-        """The ids, in order."""
+        """Iterate over the ids, in order."""
         return iter(sorted(self.operations))
 
     def __getitem__(self, operation_id: str) -> Operation[Any]:
-        """The operation with an id; raises `OPERATION_NOT_FOUND` that names the nearest ids."""
+        """Return the operation with an id; raise `OPERATION_NOT_FOUND` that names the nearest ids."""
         return self._require(operation_id)
 
     def find(self, path: str) -> Operation[Any] | None:

@@ -51,7 +51,7 @@ class Exposed(Protocol):
         """Whether an operation is served at all."""
 
     def authorize(self, operation_id: str, identity: Identity | None) -> None:
-        """Raise the CallError that a call of an operation would get; do nothing if it would run."""
+        """Raise the CallError that a call of the operation would fail with; do nothing if the call is allowed."""
 
 
 class Grant(msgspec.Struct, eq=False, kw_only=True):
@@ -66,15 +66,15 @@ class Grant(msgspec.Struct, eq=False, kw_only=True):
     token: str = ""
     """128 random bits that a hub accepts as proof; empty if the transport needs none."""
     signature: object = None
-    """The signed request that it comes from, on a transport with signed requests."""
+    """The signed request that the grant was made for, on a transport with signed requests."""
     origin: object = None
-    """The end of the transport that the request came from; at a hub, the id of the request."""
+    """The transport that the request came from; at a hub, the id of the request."""
     deadline: int | None = None
-    """Time at which it ends at the latest, in epoch milliseconds."""
+    """Time at which the grant ends at the latest, in epoch milliseconds."""
     protocol: str = ""
     """Where its request came from: `http`, `mcp`, `ws`; for observers only."""
     exposure: Exposed | None = None
-    """What the server of the request serves, for handlers whose callers name operations; None for no restriction."""
+    """The operations that the request's server exposes, for handlers that call operations by id; None for all."""
     ended: bool = False
     closing: float | None = None
     """At a hub: monotonic time at which it ends, once the request was aborted; None before."""
@@ -201,7 +201,7 @@ class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
     progress: Progress | None = None
     """Called with the progress of the call; handlers use `report_progress`. A nested call does not inherit it."""
     client: Client | None = None
-    """The calling program, if it can be asked; nested calls ask the same one."""
+    """The calling program, if it accepts questions; nested calls ask the same one."""
     grant: Grant | None = None
     """Grant of the request that this call belongs to; None for calls of the program itself."""
     trusted: bool | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Hashable, Iterable, Mapping
 from functools import lru_cache
-from typing import Any, Generic, Literal, TypeGuard, TypeVar, cast, get_args, overload
+from typing import Any, ClassVar, Generic, Literal, TypeGuard, TypeVar, cast, get_args, overload
 
 import msgspec
 
@@ -60,13 +60,11 @@ class LocalResponseMeta(
     event: SSEEvent | None = None
     """Type and id of a stream item, if the handler yielded an `Event`."""
 
-    @property
-    def source(self) -> Literal["local"]:
-        """The discriminant."""
-        return "local"
+    source: ClassVar[Literal["local"]] = "local"
+    """The discriminant."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The meta with its JSON names."""
+        """Return the meta with its JSON names."""
         meta = {"source": "local", "operationId": self.operation_id, "timestamp": self.timestamp}
         return meta if self.event is None else {**meta, "event": msgspec.to_builtins(self.event)}
 
@@ -82,10 +80,8 @@ class HTTPResponseMeta(msgspec.Struct, frozen=True, rename="camel", omit_default
     """The `set-cookie` headers, separately: joined ones cannot be split again."""
     event: SSEEvent | None = None
 
-    @property
-    def source(self) -> Literal["http"]:
-        """The discriminant."""
-        return "http"
+    source: ClassVar[Literal["http"]] = "http"
+    """The discriminant."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the meta with its JSON names; absent fields are omitted."""
@@ -108,10 +104,8 @@ class MCPResponseMeta(
     extensions: dict[str, Any] | None = None
     """The protocol's `_meta`."""
 
-    @property
-    def source(self) -> Literal["mcp"]:
-        """The discriminant."""
-        return "mcp"
+    source: ClassVar[Literal["mcp"]] = "mcp"
+    """The discriminant."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the meta with its JSON names; absent fields are omitted."""

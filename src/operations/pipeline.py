@@ -39,7 +39,7 @@ class Mismatches:
 
     def __init__(self, *, every: float = 60.0, capacity: int = 10_000) -> None:
         self.normalised: Normalised | None = None
-        """Called with each result that was changed or does not match: its operation, before, after, problems."""
+        """Callback for each result that was changed or does not match: its operation, before, after, problems."""
         self._every = every
         self._capacity = capacity
         self._spread: dict[tuple[str, str], set[str]] = {}

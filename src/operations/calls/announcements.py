@@ -118,7 +118,7 @@ class Announcer:
                 _log.info("the hub did not confirm that this worker leaves")
 
     def close(self) -> None:
-        """Leave immediately."""
+        """Announce that the worker leaves, and stop sending and listening immediately."""
         if self._notice in self._endpoint.notice_handlers:
             self._endpoint.notice_handlers.remove(self._notice)
             if not self._is_gone:

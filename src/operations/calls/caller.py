@@ -430,7 +430,7 @@ def _earliest(deadline: float | None, timeout: float | None) -> int | None:
     if deadline is None:
         return until
     check_deadline(deadline)
-    # `time.time() * 1000 + 500` is a float.
+    # The deadline may be a float, such as `time.time() * 1000 + 500`.
     return int(deadline) if until is None else min(int(deadline), until)
 
 

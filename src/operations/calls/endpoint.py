@@ -324,7 +324,7 @@ class Endpoint:
         return False
 
     def _refuse_unoffered(self, event: CallRequested, codec: Codec, arrival: Arrival) -> None:
-        """Refuse a request for a namespace that this end does not serve."""
+        """Refuse a request for a namespace that this peer does not serve."""
         if any(end.namespaces.get(namespace_of(event.to)) for end in self._siblings if end is not self):
             return  # another endpoint of the same peer handles the request
         self.counters.dropped += 1

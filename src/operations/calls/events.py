@@ -42,7 +42,7 @@ class RequestPayload(_CallPayload):
 
     operation_id: str
     input: msgspec.Raw = NULL
-    """The encoded input; the input itself before it is encoded and if it was decoded with the event."""
+    """The encoded input; the plain input before encoding, or if it was decoded with the event."""
     parent_request_id: str | None = None
     deadline: _Whole | None = None
     idle_timeout: _Whole | None = None

@@ -47,7 +47,7 @@ class JobState(StrEnum):
     FAILED = "failed"
     """The operation raised an error, or the request was refused."""
     DEAD = "dead"
-    """A dead letter: several workers were lost over the job, or no worker took it in time."""
+    """A dead letter: several workers were lost while they ran the job, or no worker took it in time."""
     CANCELLED = "cancelled"
 
     @property

@@ -129,7 +129,7 @@ class PendingCall(msgspec.Struct, eq=False):
         self.worker = worker
 
     def lost(self, reason: str) -> None:
-        """Fail, as the call may have run; a call that was never sent, or may be repeated, continues."""
+        """Fail, because the call may have run; continue if it was never sent or may be repeated."""
         if self._is_held_back:
             return
         self.worker = None

@@ -169,7 +169,7 @@ class RequestHandler:
         except CallError as error:
             reply.refuse(error)
         except asyncio.CancelledError:
-            reply.refuse(unavailable(request.operation_id, "the worker left", "no"))
+            reply.refuse(unavailable(request.operation_id, "the worker is shutting down", "no"))
             raise
 
     def _read(self, event: CallRequested, codec: Codec) -> Request:

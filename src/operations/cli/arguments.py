@@ -145,7 +145,7 @@ def whole_number(text: str) -> int:
 
 
 def host_and_port(text: str) -> tuple[str, int]:
-    """A port of this machine, or an address and a port."""
+    """Convert `PORT`, `:PORT` or `HOST:PORT`."""
     host, _, port = text.rpartition(":")
     number = int(port)
     if not 0 <= number <= 65535:

@@ -21,7 +21,7 @@ _TRIES = 3
 
 
 class TerminalClient:
-    """Asks on stderr and reads the answers from stdin. An end of input cancels."""
+    """Asks on stderr and reads the answers from stdin. End of input cancels the question."""
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()

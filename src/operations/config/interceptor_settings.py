@@ -21,7 +21,7 @@ class InterceptorSettings(Settings, frozen=True, kw_only=True):
 
     operations: Annotated[Patterns, Meta(description="The ids it is for, as patterns; every id if not said.")] = ("*",)
     exclude: Annotated[Patterns, Meta(description="The ids it is not for, as patterns.")] = ()
-    types: Annotated[Types, Meta(description="The types of operation it is for; every type if not said.")] = ()
+    types: Annotated[Types, Meta(description="Types of operations that it applies to; all by default.")] = ()
 
 
 class LogSettings(InterceptorSettings, frozen=True, kw_only=True):
@@ -43,8 +43,8 @@ class RetryCallsSettings(InterceptorSettings, frozen=True, kw_only=True):
     first_delay: Annotated[_NotNegative, Meta(description="Seconds before the second attempt.")] = 0.1
     longest_delay: Annotated[_NotNegative, Meta(description="The longest wait in seconds.")] = 5.0
     budget: Annotated[_NotNegative, Meta(description="Repeated calls for each first call, on average.")] = 0.2
-    reserve: Annotated[Count, Meta(description="Repeated calls beyond the budget.")] = 10
-    statuses: Annotated[tuple[int, ...], Meta(description="HTTP statuses that may pass.")] = (429, 502, 503, 504)
+    reserve: Annotated[Count, Meta(description="Number of repeated calls that are allowed beyond the budget.")] = 10
+    statuses: Annotated[tuple[int, ...], Meta(description="HTTP statuses that are retried.")] = (429, 502, 503, 504)
     unexecuted_mutations: Annotated[
         bool, Meta(description="Call a mutation again where its error says that it was not executed.")
     ] = False
@@ -59,7 +59,7 @@ class RateLimitSettings(InterceptorSettings, frozen=True, kw_only=True):
     burst: Annotated[AtLeastOne | None, Meta(description="Calls at once; `rate` if not said.")] = None
     max_wait: Annotated[_NotNegative, Meta(description="Seconds that a call waits rather than being refused.")] = 0.0
     by: Annotated[By, Meta(description="What is limited separately.")] = ("identity",)
-    max_keys: Annotated[AtLeastOne, Meta(description="Callers that are remembered.")] = 100_000
+    max_keys: Annotated[AtLeastOne, Meta(description="Number of callers whose rate is kept.")] = 100_000
 
 
 class ConcurrencyLimitSettings(InterceptorSettings, frozen=True, kw_only=True):
@@ -81,7 +81,7 @@ class CircuitBreakerSettings(InterceptorSettings, frozen=True, kw_only=True):
     window: Annotated[Seconds, Meta(description="Seconds over which calls are counted.")] = 10.0
     open_seconds: Annotated[Seconds, Meta(description="Seconds for which calls are refused.")] = 30.0
     probes: Annotated[AtLeastOne, Meta(description="Calls at a time that test the upstream afterwards.")] = 1
-    by: Annotated[By, Meta(description="What has a breaker of its own.")] = ("namespace",)
+    by: Annotated[By, Meta(description="What each circuit breaker covers.")] = ("namespace",)
 
 
 class CacheSettings(InterceptorSettings, frozen=True, kw_only=True):

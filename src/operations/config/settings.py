@@ -348,7 +348,7 @@ class ServeSettings(Settings, frozen=True, kw_only=True):
     ] = None
     search: Annotated[
         bool | None,
-        Meta(description="Whether MCP clients get three tools in place of all; by default above 200 tools."),
+        Meta(description="Whether MCP clients get three tools instead of all tools; by default above 200 tools."),
     ] = None
     code: Annotated[bool, Meta(description="Whether MCP clients get one tool that runs scripts, in place of all.")] = (
         False

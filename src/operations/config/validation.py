@@ -276,7 +276,7 @@ def _invalid(message: str) -> CallError:
 
 
 def check_source(document: ConfigDocument, given: SourceTable) -> None:
-    """Raise the problems of a table that is not in the file yet."""
+    """Check a source's table before it is written to the file; raise its problems."""
     problems: list[ConfigProblem] = []
     checker = Checker(document, problems)
     kind = choose_kind(checker, given.table, given.key)

@@ -34,7 +34,7 @@ from operations.spec import Operation
 
 if TYPE_CHECKING:
     from operations.config.source_filters import SourceFilter  # most configurations have neither filters
-    from operations.interceptors.approval import Ask  # nor interceptors
+    from operations.interceptors.approval import Ask  # and no interceptors
 
 __all__ = ["SourceReport", "Workspace", "open_workspace"]
 

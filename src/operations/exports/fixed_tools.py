@@ -42,7 +42,7 @@ def tool_definition(name: str, description: str, properties: dict[str, Any], req
 
 
 def text_result(text: str) -> ToolResult:
-    """Return the result of a tool that succeeded with a text."""
+    """Return a successful tool result with the given text."""
     return ToolResult(text=text, blocks=[{"type": "text", "text": text}])
 
 

@@ -81,7 +81,7 @@ class SandboxScript:
 
     def stop(self) -> None:
         """Cancel pending calls; the thread ends at the script's next step, at the latest at its CPU limit."""
-        self._is_stopped = True  # a call that the thread started meanwhile does not begin
+        self._is_stopped = True  # a call that the thread requested meanwhile is not started
         for call in list(self._running.values()):
             call.cancel()
 

@@ -13,7 +13,7 @@ from operations.exports.python_types import TypeWriter, is_identifier, pascal, r
 from operations.spec import OperationSpec
 
 RESERVED = frozenset(("subscribe", "self", "mro", "TypedDict"))
-"""Names that an attribute or parameter cannot have. Type checkers know `TypedDict` only by its own name."""
+"""Names that an attribute or parameter cannot have. Type checkers recognise `TypedDict` only by this name."""
 
 
 class NamedOperations(msgspec.Struct, frozen=True):

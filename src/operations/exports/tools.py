@@ -50,7 +50,7 @@ class ToolOptions(TypedDict, total=False):
     """Options of a tool set."""
 
     allow: Iterable[str]
-    """Shell patterns on ids: operations that one of them matches are selected; all without one."""
+    """Shell patterns of ids; an operation that matches any of them is selected. Without patterns, all are."""
     deny: Iterable[str]
     """Shell patterns on ids of operations that are left out."""
     tags: Iterable[str]

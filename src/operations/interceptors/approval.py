@@ -62,7 +62,7 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 Ask = Callable[[ApprovalRequest], Awaitable[Approved | Refused | bool]]
-"""Decides on a call that needs consent; True and False stand for Approved() and Refused()."""
+"""Decides on a call that needs consent; True and False mean Approved() and Refused()."""
 
 
 class Approval:

@@ -122,7 +122,7 @@ class DurableJobStore:
         try:
             while True:
                 changed = wakeup.changed = loop.create_future()
-                with contextlib.suppress(CallError):  # a server that is away may come back
+                with contextlib.suppress(CallError):  # an unreachable server may be reachable again later
                     record = _decode(await self._records.read_record(*place))
                     if record is None or record.state.is_final or not may_see(record):
                         return record if record is not None and may_see(record) else None
@@ -202,7 +202,7 @@ def _decode(kept: tuple[bytes, bytes] | None) -> JobRecord | None:
     if record.ended_at is not None and record.ended_at + record.seconds_kept * 1000 < now:
         return None
     if record.state is JobState.QUEUED and record.queued_at + STORED_SECONDS * 1000 < now:
-        # Its request is deleted or refused, and there was no worker to say so.
+        # Its request was deleted or refused, and no worker has recorded that.
         error = CallError(ErrorCode.TIMEOUT, f"{record.operation_id}: no worker took the job within a day")
         return fail_job(record, error, b"", state=JobState.DEAD)
     return record

@@ -109,7 +109,7 @@ class Link(Protocol):
 
     @property
     def is_slow(self) -> bool:
-        """Whether the peer reads more slowly than this end writes."""
+        """Whether the peer reads more slowly than this side writes."""
 
     @property
     def unsent(self) -> int:
@@ -136,10 +136,10 @@ class Callbacks(Protocol):
     """The user of a link."""
 
     def opened(self, link: Link) -> None:
-        """The connection is open."""
+        """Called when the connection is open."""
 
     def received(self, message: bytes, link: Link) -> None:
-        """A message arrived; called until `link.receive` is set to another function."""
+        """Handle a message; called until `link.receive` is set to another function."""
 
     def backlogged(self, link: Link, size: int) -> None:
         """`size` bytes were written to a slow link."""
@@ -148,7 +148,7 @@ class Callbacks(Protocol):
         """The link holds more received bytes than before, and not few."""
 
     def closed(self, link: Link, reason: str) -> None:
-        """The connection is closed; nothing is received any more."""
+        """Called when the connection is closed; nothing is received afterwards."""
 
 
 Admit = Callable[[str | None], Callbacks]

@@ -63,9 +63,9 @@ _named: weakref.WeakValueDictionary[str, MemoryBus] = weakref.WeakValueDictionar
 
 
 class MemoryTransport:
-    """One end of an in-process bus; `join()` makes another end of the same bus.
+    """A peer's connection to an in-process bus; `join()` returns another one to the same bus.
 
-    With `direct`, the ends call targets that other ends offer by reference: nothing is encoded. Without it,
+    With `direct`, peers call the targets of other peers by reference: nothing is encoded. Without it,
     every message is bytes, as on any other transport.
     """
 
@@ -80,7 +80,7 @@ class MemoryTransport:
         self._stops: set[Stop] = set()
 
     def join(self) -> MemoryTransport:
-        """Another end of the same bus."""
+        """Return another transport on the same bus."""
         return MemoryTransport(bus=self._bus, direct=self._direct, capabilities=self.capabilities)
 
     def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
@@ -132,11 +132,11 @@ class MemoryTransport:
         return lambda: None
 
     def optional(self, kind: type[Part]) -> Part | None:
-        """Return this end for `InProcess`, if the bus is direct; otherwise None."""
+        """Return this transport for `InProcess`, if the bus is direct; otherwise None."""
         return self if self._direct and kind is InProcess and isinstance(self, kind) else None
 
     async def close(self) -> None:
-        """Stop every listener and offer of this end."""
+        """Stop every listener and offer of this peer."""
         self._bus.flush()
         for stop in list(self._stops):
             stop()
@@ -152,7 +152,7 @@ class MemoryTransport:
 
 @contextlib.asynccontextmanager
 async def connect(url: str = "memory:", **options: Any) -> AsyncIterator[MemoryTransport]:
-    """Open an end of the bus `memory:<name>` of this process; `memory:` alone is always a new bus."""
+    """Return a transport on the bus `memory:<name>` of this process; `memory:` alone is always a new bus."""
     name = url.partition(":")[2].strip("/")
     bus = _named.setdefault(name, MemoryBus()) if name else MemoryBus()
     transport = MemoryTransport(bus=bus, **options)

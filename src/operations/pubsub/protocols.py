@@ -57,7 +57,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """Who states the identity of a caller: the caller itself (if only trusted code reaches the transport), the hub that
     authenticated it, or no one, so that only a signature proves it."""
     claims_identity: bool = False
-    """Whether a caller at this end may set the identity of its calls."""
+    """Whether a caller on this transport may set the identity of its calls."""
     addresses_operations: bool = False
     """Whether a request goes to `work.<namespace>/<operation>` instead of `work.<namespace>`, where workers listen."""
     addresses_workers: bool = False
@@ -70,18 +70,21 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     codec: Literal["json", "msgpack"] = "json"
     """The default format of requests: MessagePack if the other side supports it."""
     heartbeat: float = 2.0
-    """Seconds between heartbeats of workers; the same number at all ends of a bus."""
+    """Seconds between heartbeats of workers; the same number for all peers of a bus."""
 
 
 class Transport(Protocol):
-    """One end of a bus of bytes. Sending is synchronous and buffered: one iteration of the loop makes one write."""
+    """A peer's connection to a bus that carries bytes.
+
+    Sending is synchronous and buffered: one iteration of the event loop makes one write.
+    """
 
     attachment: object | None
-    """State of the call protocol at this end; None until it is set."""
+    """State of the call protocol for this transport; None until it is set."""
 
     @property
     def peer(self) -> str:
-        """The name of this end, random and unique; its own address is `inbox.<peer>`."""
+        """The name of this peer, random and unique; its own address is `inbox.<peer>`."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -93,7 +96,7 @@ class Transport(Protocol):
     def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
         """Receive the messages to `address`; of the listeners of one group, one gets each message.
 
-        A transport that is one connection to a hub (a WebSocket) has no addresses at this end: each distinct `receive`
+        A transport that is one connection to a hub (a WebSocket) has no addresses here: each distinct `receive`
         gets each message once, for any address.
         """
 
@@ -128,7 +131,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 OWNER_LENGTH = 16
-"""How many characters of a record's key name its owner."""
+"""Number of characters at the start of a record's key that identify its owner."""
 
 
 class TooManyRecords(DeliveryRefused):
@@ -203,7 +206,7 @@ class Stores(Protocol):
 
 @runtime_checkable
 class KeepsRecords(Protocol):
-    """Keeps records of stored messages, which every end of the bus can read by their key."""
+    """Keeps records of stored messages, which every peer of the bus can read by their key."""
 
     async def read_record(self, address: str, key: str) -> tuple[bytes, bytes] | None:
         """Return the value and body of a record, or None if there is none; raise a CallError if that is unknown."""
@@ -223,7 +226,7 @@ class KeepsRecords(Protocol):
 
 @runtime_checkable
 class Remembers(Protocol):
-    """Stores keys for all ends of the bus."""
+    """Stores keys for all peers of the bus."""
 
     async def remember(self, key: str, seconds: float) -> bool:
         """Store a key, at most for a day; return False if it is already stored.
@@ -259,7 +262,7 @@ class ReportsBacklog(Protocol):
     """Reports which namespaces have a backlog of requests."""
 
     def backlog(self) -> Sequence[str]:
-        """Return the namespaces of this end whose requests queue up."""
+        """Return the namespaces of this peer whose requests queue up."""
 
 
 @runtime_checkable

@@ -152,7 +152,7 @@ class ReconnectingTransport(ABC):
         await asyncio.sleep(delay)
 
     def _note_end(self, task: asyncio.Task[None]) -> None:
-        """Handle the end of the task that connects: fail what waits for the first connection."""
+        """Handle the end of the task that connects: raise its error in code that waits for the first connection."""
         waiting = self._first if self._first is not None and not self._first.done() else None
         if task.cancelled():
             if waiting is not None:

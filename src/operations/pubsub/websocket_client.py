@@ -89,7 +89,7 @@ async def diagnose(url: str, error: Exception) -> CallError | None:
             return wrong_protocol(shown, f"the server there speaks TLS: its address is wss{shown[2:]}")
     elif has_no_tls(error):
         first, _, _ = (await plain_reply(host, port, _upgrade(host))).partition(b"\r\n")
-        # A server with TLS may respond to this too, but only that it is a bad request.
+        # A server with TLS may also respond to plain HTTP, with 400 Bad Request.
         if first.startswith(b"HTTP/1.") and b" %d" % _BAD_REQUEST not in first:
             return wrong_protocol(shown, f"the server there speaks no TLS: its address is ws{shown[3:]}")
     return None
@@ -183,7 +183,7 @@ async def _connect_socket(host: str, port: int) -> socket.socket:
     try:
         raise problem
     finally:
-        del problem  # it holds this frame by its traceback
+        del problem  # it references this frame through its traceback
 
 
 async def _resolve(host: str, port: int) -> list[Any]:

@@ -236,7 +236,7 @@ class Schema:
         return casts
 
     def _plain_casts(self) -> tuple[Any, Any] | None:
-        """The same for a plain schema: until a value is not normal, its closed form is all that is needed."""
+        """Return the casts of a plain schema; a value that its closed form accepts needs no other cast."""
         closed = closed_plain(self.document) if self._conversion.plain else None
         if closed is None:
             return None
@@ -317,7 +317,7 @@ class Schema:
         return check
 
     def _shallow(self) -> Callable[[Any], bool] | None:
-        """A validator of the first levels of a recursive schema, which needs no depth check; None if there is none."""
+        """Return a validator of the first levels of a recursive schema, which needs no depth check, or None."""
         from operations.schema.checking.unrolling import compiled_shallow
 
         native = compiled_shallow(self.document) if self._conversion.exact else None

@@ -103,13 +103,13 @@ class HTTPExchange:
             self._news.set()
 
     def end_body(self) -> None:
-        """The body is complete."""
+        """Note that the body is complete."""
         self.has_more = False
         if self._news is not None:
             self._news.set()
 
     def disconnect(self) -> None:
-        """The client disconnected: notify the application, and write nothing more."""
+        """Notify the application that the client disconnected, and write nothing more."""
         self.is_over = self.is_disconnected = True
         if self._news is not None:
             self._news.set()

@@ -147,11 +147,11 @@ class HTTPProtocol(asyncio.Protocol):
         return b"".join((*lines, b"\r\n"))
 
     def pause_writing(self) -> None:
-        """The client reads slowly: the application waits."""
+        """Make the application wait, because the client reads slowly."""
         self.drained = asyncio.Event()
 
     def resume_writing(self) -> None:
-        """The client has read the written data."""
+        """Let the application continue: the client has read the written data."""
         if self.drained is not None:
             self.drained.set()
             self.drained = None
@@ -357,7 +357,7 @@ class HTTPProtocol(asyncio.Protocol):
     # Time
 
     def _limit(self, seconds: float) -> None:
-        """Close the connection after some seconds in which no request runs. Most calls set no new timer."""
+        """Close the connection after `seconds` without a running request. Most calls set no new timer."""
         self._until = until = self._loop.time() + seconds
         if self._timer is None or until < self._timer_at:
             self._set_timer(until)

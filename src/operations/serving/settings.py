@@ -50,9 +50,9 @@ class AppSettings(msgspec.Struct, frozen=True, kw_only=True):
     state_key: bytes | None = None
     """The key (32 bytes) that encrypts states of suspended MCP calls. Processes with the same key can continue them."""
     search: bool | None = None
-    """Whether MCP clients get three tools (search, describe, call) in place of all; None: above 200 tools."""
+    """Whether MCP clients get three tools (search, describe, call) instead of all tools; None: above 200 tools."""
     code: CodeLimits | bool = False
-    """Whether MCP clients get one tool that runs scripts in place of all (extra `code`), perhaps with other limits."""
+    """Whether MCP clients get one tool that runs scripts instead of all tools (extra `code`); or its limits."""
     audit: Audit | None = None
     jobs: Jobs | None = None
     """Runs calls in the background: `Prefer: respond-async` over HTTP, tasks over MCP. Its owner closes it."""

@@ -1,4 +1,4 @@
-"""WebSocketReader: passes what arrives on a WebSocket to uvicorn's protocol, a little at a time.
+"""WebSocketReader: passes the received bytes of a WebSocket to uvicorn's protocol in small chunks.
 
 uvicorn parses all frames of a read at once, and replies to every ping, also to those of a peer that reads nothing.
 """

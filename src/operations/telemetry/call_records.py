@@ -261,7 +261,7 @@ class CallRecords:
 
     def newest(self, before: int | None = None) -> list[CallRecord]:
         """Return the calls, newest first; those before a number."""
-        # Calls that run for so long that others took their place are older than all others.
+        # Running calls that newer records displaced are older than all records.
         displaced = [record for number, record in reversed(self.running.items()) if number not in self._records]
         found = [*reversed(self._records.values()), *displaced]
         return found if before is None else [record for record in found if record.number < before]

@@ -46,7 +46,7 @@ class ASGILink:
         self.large = LargeMessages()
         self.batch_bytes = 0
         self.max_message = max_message
-        self.received_bytes = 0  # the server has the buffer
+        self.received_bytes = 0  # the ASGI server has the receive buffer
         self.unsent = 0
         self.reason = ""
         """Why the connection was closed; empty while it is open."""
@@ -68,7 +68,7 @@ class ASGILink:
 
     @property
     def is_slow(self) -> bool:
-        """Whether the peer reads more slowly than this end writes."""
+        """Whether the peer reads more slowly than this side writes."""
         return self._unsent_bytes > _SLOW_BYTES
 
     def send(self, message: bytes) -> None:

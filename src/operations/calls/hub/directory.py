@@ -337,7 +337,7 @@ def _read_operations(
 
 
 class _ChangeNotices:
-    """Sends announcements to watching sessions, a few at a time, so that many of them delay no other work."""
+    """Sends announcements to watching sessions in small groups, so that other work is not delayed."""
 
     def __init__(self) -> None:
         self._watching: dict[HubSession, set[str]] = {}

@@ -1,4 +1,4 @@
-"""RouteObserver: is notified of the calls that a hub routes. Also reads the two payload fields that it needs."""
+"""RouteObserver: the interface that a hub notifies of routed calls, and readers of two payload fields."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class Router:
         self._end_in_turns(deque((*work.values(), *calls.values())), session, reason)
 
     def _end_in_turns(self, calls: deque[RoutedCall], session: HubSession, reason: str) -> None:
-        """End the calls of a lost session, a few at a time, so that many of them delay no other work."""
+        """End the calls of a lost session in small groups, so that other work is not delayed."""
         for _ in range(min(len(calls), _ENDS_PER_TURN)):
             call = calls.popleft()
             if call.worker is session:

@@ -30,7 +30,7 @@ _READING_SECONDS = 5.0
 _HEADER_BYTES = 512
 """Size of a queued request without its payload and the identity that it claims."""
 _INTERIM_PER_SECOND = 100
-"""Largest number of interim responses of one call that are forwarded within a second; a worker of ours sends 51."""
+"""Largest number of interim responses of one call that are forwarded within a second; our workers send 51."""
 _INTERIM_BYTES = 1 << 16
 """Largest payload of an interim response that is forwarded."""
 _MAX_UNSENT = 128 << 20

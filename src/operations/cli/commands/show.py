@@ -23,7 +23,7 @@ from operations.schema import Schema, from_schema
 
 _MAX_INPUT_LINES = 80
 _MAX_OUTPUT_LINES = 16
-"""A long output must not push the input off the screen."""
+"""Maximum number of lines of the output schema, so that the input stays on the screen."""
 _MAX_USAGE_FIELDS = 6
 
 

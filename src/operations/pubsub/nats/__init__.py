@@ -26,10 +26,10 @@ def connect(
     tls_first: bool = False,
     **options: Any,
 ) -> NatsTransport:
-    """An end of a NATS bus: `async with connect("nats://a:4222,nats://b:4222", user=…, password=…) as transport:`.
+    """Return a transport on a NATS bus: `async with connect("nats://a,nats://b", user=…, password=…) as transport:`.
 
     `credentials` is a `.creds` file, `nkey_seed` a seed or a file that holds one. The options are NatsTransport's:
-    `name` (this end's token in subjects; the user's name by default), `prefix`, `trusted`, `heartbeat`,
+    `name` (this peer's token in subjects; the user's name by default), `prefix`, `trusted`, `heartbeat`,
     `timeout`, `shortest_delay`, `longest_delay`, `ack_wait`, `replicas`.
     """
     settings = read_settings(

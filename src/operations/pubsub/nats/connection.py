@@ -161,13 +161,13 @@ class NatsConnectionOwner(Protocol):
     """The user of a connection."""
 
     def info_changed(self, info: ServerInfo) -> None:
-        """The server sent a new description: its cluster changed."""
+        """Handle a new description of the server: its cluster changed."""
 
     def message_refused(self, text: str) -> None:
-        """The server refused a message or a subscription, and the connection stays open."""
+        """Handle the refusal of a message or a subscription; the connection stays open."""
 
     def closed(self, connection: NatsConnection, reason: str) -> None:
-        """The connection is gone."""
+        """Handle the loss of the connection."""
 
 
 class NatsConnection(asyncio.Protocol):
@@ -231,7 +231,7 @@ class NatsConnection(asyncio.Protocol):
         self.abort("closed")
 
     async def wait_closed(self) -> None:
-        """Return once the connection is gone."""
+        """Return once the connection is closed."""
         await asyncio.shield(self._gone)
 
     async def processed(self) -> None:
@@ -329,7 +329,7 @@ class NatsConnection(asyncio.Protocol):
         self._owner.closed(self, self.reason)
 
     def on_info(self, info: ServerInfo) -> None:
-        """The first description opens the handshake, later ones announce changes."""
+        """Start the handshake at the first description of the server; later ones announce changes."""
         self.info = info
         self.buffer.batch_bytes = min(_BATCH_BYTES, info.max_payload)
         if not self.informed.done():
@@ -337,11 +337,11 @@ class NatsConnection(asyncio.Protocol):
         self._owner.info_changed(info)
 
     def on_ping(self) -> None:
-        """The server checks whether this end is alive."""
+        """Respond to the server's PING."""
         self.buffer.send(PONG)
 
     def on_pong(self) -> None:
-        """The server has processed everything before the oldest PING."""
+        """Handle a PONG: the server has processed everything before the oldest PING."""
         if self.buffer.pongs:
             self.buffer.pongs.popleft()()
 

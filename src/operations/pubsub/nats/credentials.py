@@ -30,7 +30,7 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
         return "<NATS credentials>"
 
     def answer(self, nonce: str) -> dict[str, Any]:
-        """The fields of CONNECT, with the server's nonce signed if there is a key."""
+        """Return the fields of CONNECT, with the server's nonce signed if there is a key."""
         fields: dict[str, Any] = {
             "user": self.user,
             "pass": self.password,
@@ -61,12 +61,12 @@ class NKey:
         return _write_key(bytes([_USER]) + self._key.public_key().public_bytes_raw())
 
     def sign(self, data: bytes) -> str:
-        """A signature, in base64 without padding."""
+        """Return a signature, in base64 without padding."""
         return base64.urlsafe_b64encode(self._key.sign(data)).decode().rstrip("=")
 
 
 def read_credentials(path: str | Path) -> Credentials:
-    """The token and seed of a `.creds` file."""
+    """Return the token and the seed of a `.creds` file."""
     blocks = dict(_BLOCK.findall(Path(path).read_text()))
     try:
         return Credentials(jwt=blocks["NATS USER JWT"], seed=blocks["USER NKEY SEED"])
@@ -75,13 +75,13 @@ def read_credentials(path: str | Path) -> Credentials:
 
 
 def read_seed(value: str | Path) -> str:
-    """A seed as it is, or the seed that a file holds."""
+    """Return a seed unchanged, or the seed that a file contains."""
     text = str(value)
     return text if re.fullmatch(r"SU[A-Z2-7]{56}", text) else Path(text).read_text().strip()
 
 
 def encode_seed(raw: bytes) -> str:
-    """A user's 32 secret bytes as the seed that NATS writes: `SU…`."""
+    """Encode a user's 32 secret bytes as a NATS seed: `SU…`."""
     return _write_key(bytes([_SEED | (_USER >> 5), (_USER & 31) << 3]) + raw)
 
 

@@ -180,7 +180,7 @@ class DurableQueues:
             self._publish_or_warn(subject, message, headers, delivery.done)
 
     async def remember(self, key: str, seconds: float) -> bool:
-        """Store a key for all ends of the bus; return False if it is already stored."""
+        """Store a key for all peers of the bus; return False if it is already stored."""
         problem = await self.jetstream.make_records()
         if problem is None:
             kind = "hour" if seconds <= HOUR else "day"
@@ -192,12 +192,12 @@ class DurableQueues:
         raise CallError(ErrorCode.UNAVAILABLE, message, {"executed": "no"})
 
     def regained(self) -> None:
-        """The connection is restored: request messages again."""
+        """Request messages again, when the connection is restored."""
         for reader in self._readers:
             reader.begin()
 
     def lost(self) -> None:
-        """The connection is gone: requested messages will not arrive."""
+        """End the pending pull requests, when the connection is lost: no message will arrive for them."""
         for reader in self._readers:
             reader.lost()
 
@@ -293,11 +293,11 @@ class DurableQueueReader:
         self._unsubscribe()
 
     def lost(self) -> None:
-        """The connection is gone."""
+        """End the pending pull request, when the connection is lost."""
         self._end_asking()
 
     def settled(self, delivery: NatsDelivery) -> None:
-        """A message was handled: there is room for another."""
+        """Note that a message was handled, so that another one can be requested."""
         self._held.discard(delivery)
         if self._asked <= 0:
             self._ask()
@@ -367,10 +367,10 @@ class DurableQueueReader:
         elif kept is not None and kept.is_final:
             delivery.done()
         else:
-            delivery.dead_letter("its record is not there, or belongs to another message")
+            delivery.dead_letter("its record is missing, or belongs to another message")
 
     def _status_received(self, message: NatsMessage) -> None:
-        """Handle the end of a request: request again, after creating the consumer if it was missing."""
+        """Handle the end of a pull request: send another one, after creating the consumer if it was missing."""
         if message.subject.rpartition(b".")[2] != b"%d" % self._question or self._stopped:
             return
         self._end_asking()
@@ -380,7 +380,7 @@ class DurableQueueReader:
             self._overdue = asyncio.get_running_loop().call_later(_TROUBLE_SECONDS, self.begin)
 
     def _renew(self) -> None:
-        """Tell JetStream that the held messages are being handled."""
+        """Notify JetStream that the received messages are being handled."""
         self._renewal = None
         for delivery in self._held:
             delivery.acknowledge(b"+WPI")
@@ -389,7 +389,7 @@ class DurableQueueReader:
 
 
 class NatsDelivery:
-    """A message that this end holds."""
+    """A message that this peer has received and not yet acknowledged."""
 
     __slots__ = ("_message", "_reader", "is_redelivered", "link", "number", "record_key", "sequence")
 

@@ -61,7 +61,7 @@ class JetStreamReply(msgspec.Struct, frozen=True):
     name: str = ""
     """The name of the consumer that was created."""
     num_pending: int = 0
-    """How many messages that consumer has to deliver."""
+    """Number of messages that the created consumer has to deliver."""
     total: int = 0
     """Number of subjects of a stream that match the filter."""
 
@@ -192,7 +192,7 @@ class JetStream:
             undelivered("there is no connection to the NATS server")
 
     def spawn(self, work: Any) -> asyncio.Task[Any]:
-        """Run a task that ends with this end."""
+        """Run a task that is cancelled when this transport closes."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

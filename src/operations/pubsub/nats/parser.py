@@ -135,7 +135,7 @@ def unbatch(
 
 
 class DuplicateFilter:
-    """Passes messages once that arrive by two connections, during a move to another server.
+    """Drops messages that arrive on both connections during a move to another server.
 
     Equal messages are counted, as a sender may repeat a message.
     """

@@ -46,13 +46,13 @@ class KeptRecord(msgspec.Struct, frozen=True):
 
 
 class NatsRecords:
-    """The records that this end writes, reads and watches."""
+    """The records that this peer writes, reads and watches."""
 
     def __init__(self, jetstream: JetStream, subjects: Subjects) -> None:
         self.jetstream = jetstream
         self._subjects = subjects
         self._counts: dict[str, tuple[float, int]] = {}
-        """Per owner: the time of the last count, and the number of records that this end knows of."""
+        """Per owner: the time of the last count, and the number of records that this peer has counted."""
         self._counting = asyncio.Lock()
         self._fetches = 0
         self._secret = os.urandom(16)
@@ -62,7 +62,7 @@ class NatsRecords:
         return b"%b: %b.%b\r\n" % (RECORD_HEADER, record.key.encode(), self._link(record))
 
     def _link(self, record: Record) -> bytes:
-        """Return the link of a record; it is the same when this end writes the record again."""
+        """Return the link of a record; it is the same when this peer writes the record again."""
         return blake2b(record.key.encode(), key=self._secret, digest_size=16).hexdigest().encode()
 
     async def admit(self, record: Record) -> bool:
@@ -229,7 +229,7 @@ class NatsRecords:
 
     @property
     def replies(self) -> Replies:
-        """The replies that this end waits for."""
+        """The replies that this peer waits for."""
         return self.jetstream.client.replies
 
     async def _request(self, subject: bytes, data: bytes) -> NatsMessage | None:

@@ -21,7 +21,7 @@ class Replies:
 
     def __init__(self, inbox: bytes) -> None:
         self.inbox = inbox
-        """The subject of replies to this end."""
+        """The subject of replies to this peer."""
         self.issued = 0
         """The newest number."""
         self.written = 0

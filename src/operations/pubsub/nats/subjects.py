@@ -38,7 +38,7 @@ class Subjects:
     def target(self, address: str, *, caller: str | None = None) -> bytes | None:
         """Return the subject for an address; None if the address cannot be a subject.
 
-        `caller` is the caller's name in the subject of a request, by default this end's own.
+        `caller` is the caller's name in the subject of a request, by default that of this peer.
         """
         caller = caller or self.name
         kind, _, rest = address.partition(".")

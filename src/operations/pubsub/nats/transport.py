@@ -1,4 +1,4 @@
-"""NatsTransport: one end of a bus over a NATS server or cluster."""
+"""NatsTransport: a peer's connection to a bus over a NATS server or cluster."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Subscription:
 
 
 class NatsTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsBacklog):
-    """One end of a NATS bus: `async with connect("nats://…") as transport:`.
+    """A peer's connection to a NATS bus: `async with connect("nats://…") as transport:`.
 
     Entering waits for the first connection; a refusal is raised, a server that does not respond yet is retried. A lost
     connection is replaced by one to any server of the cluster. Until then requests are undelivered; responses and
@@ -114,7 +114,7 @@ class NatsTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsBa
         self._sids = itertools.count(1)
         inbox = self._subjects.filter(f"inbox.{self.peer}")
         self.replies = Replies(inbox)
-        """The replies that this end waits for."""
+        """The replies that this peer waits for."""
         self._retiring: NatsConnection | None = None
         """The connection to a server that is about to shut down, while the transport moves to another one."""
         self._moving: asyncio.Task[None] | None = None
@@ -136,7 +136,7 @@ class NatsTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsBa
         return self._connection is not None
 
     def backlog(self) -> list[str]:
-        """All namespaces that this end serves, while requests wait here to be read."""
+        """Return all namespaces that this peer serves while received requests wait to be read, else none."""
         if self._connection is None or not self._connection.is_behind:
             return []
         groups = [subscription.group for subscription in self._subscriptions.values() if subscription.group]
@@ -199,7 +199,7 @@ class NatsTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsBa
         return self._queues.take(address, take, limit)
 
     async def remember(self, key: str, seconds: float) -> bool:
-        """Store a key for all ends of the bus; return False if it is already stored. Without JetStream, do nothing."""
+        """Store a key for all peers of the bus; return False if it is already stored. Without JetStream, do nothing."""
         return await self._queues.remember(key, seconds) if self.capabilities.durable else True
 
     def forget(self, key: str) -> None:
@@ -461,7 +461,7 @@ class NatsTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsBa
             _log.warning("the NATS server reported an error: %s", text)
 
     def closed(self, connection: NatsConnection, reason: str) -> None:
-        """The connection is gone."""
+        """Reconnect, when the connection is lost."""
         if self._connection is not connection:
             return
         self._connection = None

@@ -44,16 +44,16 @@ class ServerEvents(Protocol):
     """What a server sends apart from messages."""
 
     def on_info(self, info: ServerInfo) -> None:
-        """The server described itself."""
+        """Handle the server's description of itself."""
 
     def on_ping(self) -> None:
-        """The server checks whether this end is alive."""
+        """Handle a PING, which requires a PONG."""
 
     def on_pong(self) -> None:
-        """The server has processed everything before the oldest unanswered PING."""
+        """Handle a PONG: the server has processed everything before the oldest unanswered PING."""
 
     def on_error(self, text: str) -> None:
-        """The server reports an error."""
+        """Handle an error that the server reports."""
 
 
 ReceiveData = Callable[[bytes, bytes], None]
@@ -74,7 +74,7 @@ def header_of(headers: bytes, name: bytes) -> bytes:
 
 
 def publish(subject: bytes, data: bytes, reply: bytes = b"", headers: bytes = b"") -> bytes:
-    """A message to a subject; `headers` are lines that each end in CRLF."""
+    """Encode a message to a subject; `headers` are lines that each end in CRLF."""
     if headers:
         block = b"%b\r\n%b\r\n" % (_HEADERS, headers)
         return b"HPUB %b %b %d %d\r\n%b%b\r\n" % (subject, reply, len(block), len(block) + len(data), block, data)
@@ -82,10 +82,10 @@ def publish(subject: bytes, data: bytes, reply: bytes = b"", headers: bytes = b"
 
 
 def subscribe(subject: bytes, sid: bytes, group: bytes = b"") -> bytes:
-    """A subscription, alone or in a queue group."""
+    """Encode a subscription, alone or in a queue group."""
     return b"SUB %b %b %b\r\n" % (subject, group, sid)
 
 
 def unsubscribe(sid: bytes) -> bytes:
-    """The end of a subscription."""
+    """Encode the end of a subscription."""
     return b"UNSUB %b\r\n" % sid

@@ -124,7 +124,7 @@ class NamespaceKeys:
         self.owners = f"{start}:owners".encode()
         """A set: the owners of records."""
         self.changes = f"{prefix}:records.{namespace}".encode()
-        """A channel: the keys of records whose message is gone."""
+        """Channel on which the key of a record is published when its message was removed."""
 
     def seen(self, key: str) -> bytes:
         """Return the key that marks a request as stored."""
@@ -148,7 +148,7 @@ class RedisKeys:
         self._namespaces: dict[str, NamespaceKeys] = {}
 
     def channel(self, address: str) -> bytes:
-        """The channel of an address."""
+        """Return the channel of an address."""
         channel = self._channels.get(address)
         if channel is None:
             if len(self._channels) >= _MOST_CHANNELS:
@@ -157,7 +157,7 @@ class RedisKeys:
         return channel
 
     def remembered(self, key: str) -> bytes:
-        """The key of a value that all ends share; callers have no access to it."""
+        """Return the key of a value that all peers share; callers have no access to it."""
         return f"{self._prefix}:once:{key}".encode()
 
     @property
@@ -166,7 +166,7 @@ class RedisKeys:
         return f"{self._prefix}:record-namespaces".encode()
 
     def of_namespace(self, address: str) -> NamespaceKeys:
-        """The keys of the namespace that an address ends in."""
+        """Return the keys of the namespace that an address ends in."""
         keys = self._namespaces.get(address)
         if keys is None:
             keys = self._namespaces[address] = NamespaceKeys(self._prefix, address.partition(".")[2])

@@ -43,16 +43,16 @@ class RedisConnectionOwner(Protocol):
     """The user of a connection."""
 
     def begin_reading(self) -> None:
-        """Replies are about to be handled; messages that they cause are written after the last one."""
+        """Called before replies are handled; messages that they cause are written after the last one."""
 
     def end_reading(self) -> None:
-        """The replies were handled."""
+        """Called after the replies were handled."""
 
     def pushed(self, channel: bytes, message: bytes) -> None:
-        """A message came on a channel."""
+        """Handle a message of a channel."""
 
     def lost(self, connection: RedisConnection, reason: str) -> None:
-        """The connection is lost: this end did not close it."""
+        """Handle the loss of the connection; not called after `close`."""
 
 
 class RedisConnection(asyncio.Protocol):

@@ -20,13 +20,13 @@ class EpochListener(Protocol):
     """The user of an epoch."""
 
     def begin_reading(self) -> None:
-        """Messages are about to be handled."""
+        """Called before messages are handled."""
 
     def end_reading(self) -> None:
-        """The messages were handled."""
+        """Called after the messages were handled."""
 
     def pushed(self, channel: bytes, message: bytes) -> None:
-        """A message came on a channel."""
+        """Handle a message of a channel."""
 
 
 class ConnectionEpoch:
@@ -157,15 +157,15 @@ class ConnectionEpoch:
             connection.beat()
 
     def begin_reading(self) -> None:
-        """A connection is about to handle replies."""
+        """Called before a connection handles replies."""
         self._listener.begin_reading()
 
     def end_reading(self) -> None:
-        """The replies were handled."""
+        """Called after the replies were handled."""
         self._listener.end_reading()
 
     def pushed(self, channel: bytes, message: bytes) -> None:
-        """A message came on a channel."""
+        """Handle a message of a channel."""
         self._listener.pushed(channel, message)
 
     def lost(self, connection: RedisConnection, reason: str) -> None:

@@ -135,7 +135,7 @@ class DurableStreams:
     def take(self, address: str, take: Take, limit: int) -> Stop:
         """Take the requests that are stored at an address."""
         if address in self._readers:
-            raise ValueError(f"this end already takes stored messages at {address}")
+            raise ValueError(f"this transport already receives stored messages at {address}")
         reader = self._readers[address] = DurableStreamReader(self._bus, address, take, limit)
         if self._bus.epoch is not None:
             reader.begin(self._bus.epoch)
@@ -148,7 +148,7 @@ class DurableStreams:
         return stop
 
     async def remember(self, key: bytes, seconds: float) -> bool:
-        """Store a key for all ends of the bus; return False if it is already stored."""
+        """Store a key for all peers of the bus; return False if it is already stored."""
         lifetime = b"%d" % int(seconds * 1000)
         return bool(await ask_script(self._bus.epoch, _REMEMBER, (key,), (lifetime,), "the record of requests"))
 
@@ -158,7 +158,7 @@ class DurableStreams:
             self._bus.epoch.put(_FORGET, (key,), (), lambda reply: None)
 
     def begin(self, epoch: ConnectionEpoch) -> None:
-        """The connection is established."""
+        """Begin to read, when the connection is established."""
         for reader in self._readers.values():
             reader.begin(epoch)
 
@@ -187,7 +187,7 @@ class DurableStreamReader:
         self._suspect: bytes | None = None
 
     def begin(self, epoch: ConnectionEpoch) -> None:
-        """The connection is established: join the group, and read on a connection for blocking commands."""
+        """Join the group, and read on a connection for blocking commands."""
         self._epoch = epoch
         self._asked = self._claiming = False
         epoch.put(_JOIN, (self._keys.stored,), (_SILENT_MILLISECONDS,), lambda reply: None)
@@ -359,5 +359,5 @@ class RedisDelivery:
         self._reader.settle(self, b"release", b"%d" % (self.number - 1))
 
     def dead_letter(self, reason: str, record: Record | None = None) -> None:
-        """Move it to the dead letters, with the reason; with a record, that is the dead letter."""
+        """Move the message to the dead letters, with the reason; `record`, if given, is stored as the dead letter."""
         self._reader.settle(self, b"dead_letter", reason.encode(), record)

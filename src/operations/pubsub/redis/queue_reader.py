@@ -38,7 +38,7 @@ class Worked(Protocol):
     """Called after requests were handled."""
 
     def __call__(self, *, quickly: bool) -> None:
-        """The requests that were taken have been handled."""
+        """Called when the requests that were taken have been handled."""
 
 
 class QueueReader:

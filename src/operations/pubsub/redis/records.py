@@ -270,7 +270,7 @@ class RedisRecords(KeepsRecords):
             reads.fail(_unreachable(ReplyError(reason)))
 
     def begin(self) -> None:
-        """The connection is restored: changes may have been missed."""
+        """Call every watcher: changes may have been missed while the connection was lost."""
         for watched in list(self._watched.values()):
             for callbacks in list(watched.values()):
                 for changed in list(callbacks):

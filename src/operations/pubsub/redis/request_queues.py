@@ -83,7 +83,7 @@ class QueueTransport(Protocol):
         """Write the buffered messages."""
 
     def worked(self, *, quickly: bool) -> None:
-        """The requests that were taken have been handled."""
+        """Called when the taken requests have been handled; `quickly` if that took little time."""
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a task that ends with the transport."""
@@ -124,12 +124,12 @@ class RequestQueues:
                 self._leave(address)
 
     def begin(self, epoch: ConnectionEpoch, joined: Callable[[], Then]) -> None:
-        """The connection is established: take from every queue."""
+        """Take from every queue, when the connection is established."""
         for address in self._receivers:
             self.join(epoch, address, joined())
 
     def end(self) -> None:
-        """The connection is lost."""
+        """Forget the readers and the backlog, when the connection is lost."""
         self._is_refused = False
         self._readers.clear()
         self._took.clear()
@@ -231,7 +231,7 @@ class RequestQueues:
             reader.add(queue)
 
     def _note_refusal(self, reason: str) -> None:
-        """The server denies this peer to take requests: deregister it."""
+        """Deregister this peer: the server does not allow it to take requests."""
         _log.error("this peer may not take requests, so it serves none: %s", reason)
         self._is_refused = True
         for address in self._receivers:

@@ -67,7 +67,7 @@ class TopologyFinder:
     async def _find_master(self, node: RedisNode) -> Topology:
         reply = await self._ask(node, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._address.service)
         if not reply:
-            raise ConnectionError(f"no sentinel knows the service {self._address.service!r}")
+            raise ConnectionError(f"no sentinel has the service {self._address.service!r}")
         return Topology([RedisNode(reply[0].decode(), int(reply[1]))])
 
     async def _find_slots(self, node: RedisNode) -> Topology:
@@ -101,7 +101,7 @@ def check_role(connection: RedisConnection, node: RedisNode) -> None:
 
 
 def _node(parts: Any, asked: RedisNode) -> RedisNode:
-    """A server as the cluster describes it; an empty host is the one that was asked."""
+    """Return a server of the cluster's description; an empty host is the server that sent the description."""
     host = parts[0].decode() if parts[0] else ""
     return RedisNode(host if host not in ("", "?") else asked.host, int(parts[1]))
 

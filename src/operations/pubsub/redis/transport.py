@@ -63,7 +63,9 @@ _CAPABILITIES = Capabilities(
 
 
 class RedisTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsBacklog):
-    """One end of a bus over a Redis server, sentinels or a cluster: `async with RedisTransport(url) as bus:`.
+    """A peer's connection to a bus over a Redis server, sentinels or a cluster.
+
+    `async with RedisTransport(url) as bus:`
 
     An address `work.<namespace>` is a list, from which one worker of the group takes each message. Every other address
     is a channel, of which all listeners get every message. Entering waits for the first connection; a refusal is
@@ -139,7 +141,7 @@ class RedisTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsB
         return self.epoch is not None
 
     def backlog(self) -> list[str]:
-        """The namespaces with more queued requests than their workers take between two heartbeats."""
+        """Return the namespaces with more queued requests than their workers take between two heartbeats."""
         return [address.partition(".")[2] for address in self._queues.backlogged]
 
     def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
@@ -183,7 +185,7 @@ class RedisTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsB
         return self._stored.take(address, take, limit)
 
     async def remember(self, key: str, seconds: float) -> bool:
-        """Store a key for all ends of the bus; return False if it is already stored."""
+        """Store a key for all peers of the bus; return False if it is already stored."""
         return await self._stored.remember(self.keys.remembered(key), seconds)
 
     def forget(self, key: str) -> None:
@@ -303,16 +305,16 @@ class RedisTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsB
                 self.write()
 
     def begin_reading(self) -> None:
-        """Messages are about to be handled; all messages that they cause are one write."""
+        """Combine the messages sent until `end_reading` into one write."""
         self._reading = True
         self._is_fresh = not self._unsent
 
     def worked(self, *, quickly: bool) -> None:
-        """The requests that this worker took have been handled."""
+        """Note whether the requests that this worker took were handled quickly."""
         self._is_quick = quickly and self._is_fresh
 
     def end_reading(self) -> None:
-        """The messages were handled."""
+        """Write the messages that were sent since `begin_reading`."""
         self._reading = False
         self._most_held = _FIRST_WRITE
         if self._unsent:

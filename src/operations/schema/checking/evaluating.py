@@ -183,7 +183,7 @@ class Evaluation:
                 return False
         return True
 
-    # Evaluated places
+    # Evaluated paths
 
     def _collect(self, schema: _Schema, value: Any) -> _Steps:
         """Collect the properties or items that a schema evaluates; the value is known to be valid."""
@@ -194,7 +194,7 @@ class Evaluation:
         return (yield from self._collect_except(schema, value))
 
     def _collect_except(self, schema: _Schema, value: Any) -> _Steps:
-        """The same by all keywords except the `unevaluated…` ones."""
+        """Collect what all keywords except the `unevaluated…` ones evaluate."""
         seen: set[str | int] = set(described_keys(schema, value))
         if "contains" in schema and isinstance(value, list):
             for index, item in enumerate(value):

@@ -1,4 +1,4 @@
-"""Properties of one direction: requests need not have `readOnly` ones, nor responses `writeOnly` ones.
+"""`readOnly` and `writeOnly` properties: the former are optional in requests, the latter in responses.
 
 Works on converted documents: every reference is a pointer into `$defs`.
 """

@@ -194,7 +194,7 @@ class Feed:
         return chunk
 
     async def _state(self, viewer: Viewer) -> list[bytes]:
-        """Return the other changes of the last second."""
+        """Return the changes since the last call in every topic except calls."""
         chunk: list[bytes] = []
         topics = self._wanted.topics
         if "catalogue" in topics:

@@ -76,7 +76,7 @@ class ConsoleJobs:
 def job_json(job: JobStatus) -> dict[str, Any]:
     """Return a job in the console's format."""
     described: dict[str, Any] = msgspec.to_builtins(job)
-    if job.code == ErrorCode.EXECUTION_ERROR:  # may be the text of an exception: `/~/jobs/<id>` tells what is public
+    if job.code == ErrorCode.EXECUTION_ERROR:  # may be the text of an exception: `/~/jobs/<id>` returns the public part
         described["message"] = f"{job.operation_id} failed"
     return {"attempts": 0, **described}
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable
 
 from operations.deadlines import TimerWheel
-from operations.serving.asgi import Headers, Send
+from operations.serving.asgi import REQUEST_ID_HEADER, Headers, Send
 
 MEDIA_TYPE = "text/event-stream"
 _HEADERS: Headers = [
@@ -115,7 +115,7 @@ class EventConnection:
         try:
             if not self.is_open:
                 self.is_open = True
-                headers = [*_HEADERS, (b"operations-request-id", self._request_id.encode())]
+                headers = [*_HEADERS, (REQUEST_ID_HEADER, self._request_id.encode())]
                 await self._send({"type": "http.response.start", "status": 200, "headers": headers})
                 self._wheel.add(self, self._heartbeat)
                 chunk = _RETRY + chunk

@@ -12,7 +12,7 @@ import msgspec
 from operations.errors import CallError, ErrorCode
 from operations.jobs import JOB_NOT_ENDED, JOB_NOT_FOUND, Jobs, JobStatus
 from operations.serving.admission import Caller
-from operations.serving.asgi import Headers, Response, Scope, path_of
+from operations.serving.asgi import REQUEST_ID_HEADER, Headers, Response, Scope, path_of
 from operations.serving.exposure import Exposure
 from operations.serving.http.accept_header import read_accept
 from operations.serving.http.problems import problem_response
@@ -65,7 +65,7 @@ class JobEndpoint:
         jobs = self._jobs.of(caller.identity)
         job_id = await jobs.submit(route.operation, input, metadata=metadata)
         if wait > 0:
-            with contextlib.suppress(CallError):  # the job failed or still runs, as its status tells
+            with contextlib.suppress(CallError):  # the job failed or still runs: respond with its status
                 await jobs.wait(job_id, min(wait, self._wait_seconds))
         status = await jobs.status(job_id)
         if wait > 0 and status.is_final:
@@ -74,7 +74,7 @@ class JobEndpoint:
             return response
         location = f"{root_path}{JOBS_PATH}{quote(job_id, safe='')}".encode()
         headers: Headers = [JSON_TYPE, _NO_STORE, _RETRY_AFTER, _APPLIED, (b"location", location)]
-        headers.append((b"operations-request-id", request_id.encode()))
+        headers.append((REQUEST_ID_HEADER, request_id.encode()))
         return Response(202, headers, _encode(_described(status, None)))
 
     async def serve(self, scope: Scope, caller: Caller, headers: Mapping[bytes, bytes], request_id: str) -> Response:
@@ -113,7 +113,7 @@ class JobEndpoint:
         return status, operation
 
     async def _status_response(self, jobs: Jobs, status: JobStatus, request_id: str) -> Response:
-        headers: Headers = [JSON_TYPE, _NO_STORE, (b"operations-request-id", request_id.encode())]
+        headers: Headers = [JSON_TYPE, _NO_STORE, (REQUEST_ID_HEADER, request_id.encode())]
         message = None
         if not status.is_final:
             headers.append(_RETRY_AFTER)

@@ -11,7 +11,7 @@ import msgspec
 from operations.envelope import MCPResponseMeta
 from operations.errors import CallError, ErrorCode
 from operations.failures import executed_of
-from operations.serving.asgi import Headers, Response
+from operations.serving.asgi import REQUEST_ID_HEADER, Headers, Response
 from operations.serving.refusals import RefusedError, public_error
 from operations.spec import Operation
 
@@ -98,7 +98,7 @@ def _retry_seconds(error: CallError) -> int:
 def problem_response(error: CallError, request_id: str, operation: Operation[Any] | None = None) -> Response:
     """Return an error as a response."""
     members = problem(error, request_id, operation)
-    headers: Headers = [_TYPE, _NO_STORE, (b"operations-request-id", request_id.encode())]
+    headers: Headers = [_TYPE, _NO_STORE, (REQUEST_ID_HEADER, request_id.encode())]
     if isinstance(error, RefusedError):
         headers += error.headers
     status = members["status"]

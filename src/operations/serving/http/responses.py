@@ -10,7 +10,7 @@ import msgspec
 from operations.envelope import HTTPResponseMeta, LocalResponseMeta, MCPResponseMeta, ResponseEnvelope
 from operations.errors import CallError, ErrorCode
 from operations.failures import too_large
-from operations.serving.asgi import Headers, Response
+from operations.serving.asgi import REQUEST_ID_HEADER, Headers, Response
 from operations.serving.http.problems import tool_error
 
 ENVELOPE_TYPE = "application/vnd.operations.envelope+json"
@@ -29,7 +29,7 @@ def write_response(
 ) -> Response:
     """Return an envelope as a response; raise CallError if it cannot be encoded or is too large."""
     meta = envelope.meta
-    headers: Headers = [(b"operations-request-id", request_id.encode())]
+    headers: Headers = [(REQUEST_ID_HEADER, request_id.encode())]
     if as_envelope:
         body = envelope.to_json()
         headers += ((b"content-type", ENVELOPE_TYPE.encode()), (b"operations-source", meta.source.encode()))

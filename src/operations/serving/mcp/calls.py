@@ -81,7 +81,7 @@ class RequestInfo(msgspec.Struct, kw_only=True):
 
 
 class MCPCalls:
-    """Runs operations for MCP requests. Operations that can ask run in a separate task."""
+    """Runs operations for MCP requests. Operations that can ask the client run in a separate task."""
 
     def __init__(
         self,
@@ -317,7 +317,7 @@ def make_result(tool: Tool, envelope: ResponseEnvelope[Any], info: RequestInfo) 
     if schema is None or isinstance(envelope.meta, MCPResponseMeta):
         return tool_result(envelope, wrap=False, modern=info.modern)
     if not schema.check(envelope.data):
-        # A client that validates results would fail without a reason.
+        # Name the reason here: a client that validates results would report none.
         message = f"{tool.operation.id}: the result does not match the output schema"
         raise CallError(ErrorCode.EXECUTION_ERROR, message, {"reason": "RESULT_MISMATCH", "executed": "yes"})
     wrap = tool.wraps_modern if info.modern else tool.wraps_legacy

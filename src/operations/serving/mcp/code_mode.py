@@ -97,7 +97,7 @@ class _ScriptCalls:
     def __init__(self, calls: MCPCalls, tool_list: ToolList, info: RequestInfo, client: Client | None) -> None:
         self._calls = calls
         self._tool_list = tool_list
-        # Answers belong to the script, and its calls would report progress each from the beginning.
+        # Answers belong to the script. Each of its calls would report progress from zero, so none does.
         self._info = msgspec.structs.replace(info, progress=None, responses=None, state=None)
         self._client = client
 

@@ -205,7 +205,7 @@ def request_meta(config: MCPClientConfig, context: OperationContext) -> dict[str
 
 
 def _trace_fields(config: MCPClientConfig, context: OperationContext) -> dict[str, str]:
-    """The trace fields of the call's metadata; over HTTP they are headers too, hence printable ASCII only."""
+    """Return the trace fields of the call's metadata; over HTTP they are headers too, hence printable ASCII only."""
     if not config.trace or not context.metadata:
         return {}
     found = {name: context.metadata.get(name) for name in TRACE_FIELDS}

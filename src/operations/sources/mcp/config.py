@@ -104,7 +104,7 @@ class MCPClientConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise CallError(ErrorCode.VALIDATION_ERROR, message)
 
     def _misplaced(self) -> list[str]:
-        """The names of fields that belong to the other kind of server."""
+        """Return the names of fields that belong to the other kind of server."""
         if self.url is None:
             other: dict[str, Any] = {"headers": self.headers, "oauth": self.oauth, "sse": self.sse}
         else:

@@ -198,7 +198,7 @@ class OpenAPIEndpoint:
             annotations["security"] = [list(each) for each in security if isinstance(each, Mapping)]
         summary = head.summary if isinstance(head.summary, str) else ""
         reads = method in ("GET", "HEAD", "QUERY")
-        assert config.namespace is not None  # documents of other registries alone do without
+        assert config.namespace is not None  # only documents of other registries have none
         return OperationSpec(
             namespace=config.namespace,
             name=name,

@@ -240,7 +240,7 @@ def _member_schemas(
 
 
 def _require_sent(schema: Any, kind: str | None, encoding: Mapping[str, Any]) -> Any:
-    """Return the schema of a required property of a form, in which an empty value or null would not be sent."""
+    """Return a required form property's schema without the values that would not be sent: empty ones and null."""
     if schema is True:
         return {"not": {"type": "null"}}
     if styled_parameter("", encoding) is None and (kind != "array" or is_json(first_type(encoding) or "")):

@@ -120,7 +120,7 @@ class OwnEndpoint:
         return []
 
     async def call(self, input: Any, context: OperationContext) -> Any:
-        """The handler."""
+        """Call the operation; the handler of its `Operation`."""
         options = call_options(context)
         wants_progress = context.progress is not None and "stream" not in self._remote.ways
         prepared = self._prepare(input, options, EVENTS_TYPE if wants_progress else ENVELOPE_TYPE, context)
@@ -153,7 +153,7 @@ class OwnEndpoint:
         return result
 
     async def stream(self, input: Any, context: OperationContext) -> AsyncIterator[Any]:
-        """The stream. One that ends without its last event was interrupted: it is resumed if that is configured."""
+        """Yield the results of a subscription. A stream that ends without its last event is resumed if configured."""
         service, options = self._service, call_options(context)
         prepared = self._prepare(input, options, EVENTS_TYPE, context)
         if options.dry_run:

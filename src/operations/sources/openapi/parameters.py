@@ -111,7 +111,7 @@ class _TextTemplate:
         return written
 
     def check_segments(self, filled: str) -> None:
-        """Reject a value that makes its segment empty or a dot segment; such segments of the key itself are allowed."""
+        """Reject a value that makes its segment empty or a dot segment; the template may contain such segments."""
         position = 0
         # Values contain no slash, so the segments before and after filling correspond.
         for shape, segment in zip(_PLACEHOLDER.sub("\0", self._template).split("/"), filled.split("/"), strict=True):

@@ -292,7 +292,7 @@ def _is_event_stream(response: HTTPResponse) -> bool:
 
 
 def _may_resume(error: CallError, context: OperationContext) -> bool:
-    """Whether to reconnect a failed stream: it was interrupted, or idle with time left."""
+    """Whether to reconnect a failed stream: it was interrupted, or idle for too long without a deadline."""
     silent = error.code is ErrorCode.TIMEOUT and context.deadline is None
     return silent or error.code is ErrorCode.UNAVAILABLE
 

@@ -56,7 +56,7 @@ class OperationManifest(msgspec.Struct, frozen=True, kw_only=True):
     """Every directory and module file read: a change to one may change the operations."""
 
     def __iter__(self) -> Iterator[Operation[Any]]:
-        """The operations, so that `OperationRegistry(manifest)` registers them."""
+        """Iterate over the operations, so that `OperationRegistry(manifest)` registers them."""
         return iter(self.operations)
 
     def __len__(self) -> int:
