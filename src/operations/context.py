@@ -37,6 +37,9 @@ class Identity(msgspec.Struct, frozen=True, omit_defaults=True):
     claims: Mapping[str, Any] = {}
 
     def __post_init__(self) -> None:
+        if not isinstance(self.resources, Mapping):
+            message = f"invalid resources {self.resources!r:.80}: expected a mapping, such as {{'account:7': ['read']}}"
+            raise CallError(ErrorCode.VALIDATION_ERROR, message)
         for name, held in (("scopes", self.scopes), *(("resources", actions) for actions in self.resources.values())):
             # A string is a sequence of letters, too, and searching it finds parts of words.
             if isinstance(held, str):

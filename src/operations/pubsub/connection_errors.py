@@ -30,7 +30,7 @@ def is_permanent(error: Exception) -> bool:
 def untrusted(where: str, error: ssl.SSLCertVerificationError) -> CallError:
     """Return the error for a server whose certificate is not trusted."""
     reason = f"no connection to {where}: its certificate is not trusted ({error.verify_message})"
-    advice = "an authority of your own is trusted with tls=ssl.create_default_context(cafile=…)"
+    advice = "to trust another authority, pass tls=ssl.create_default_context(cafile=…)"
     return CallError(ErrorCode.UNAVAILABLE, f"{reason}; {advice}", {"executed": "no", "reason": UNTRUSTED})
 
 
