@@ -48,3 +48,8 @@ def test_a_context_outside_a_call_reports_that_it_has_no_env() -> None:
         context.env.shop.buy()
     with pytest.raises(CallError, match="has no env"):
         context.env["shop"]
+
+
+def test_resources_of_an_identity_are_a_mapping() -> None:
+    with pytest.raises(CallError, match=r"invalid resources \['doc:7'\]: expected a mapping"):
+        Identity("ada", resources=["doc:7"])  # type: ignore[arg-type]

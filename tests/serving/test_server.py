@@ -220,3 +220,8 @@ async def test_a_websocket_that_is_not_admitted(shop: Shop, path: str, token: st
         connection.write(head.encode() + b"\r\n\r\n")
         status, _, _ = await connection.response()
         assert status == 403
+
+
+def test_an_application_that_is_not_of_a_registry_is_refused() -> None:
+    with pytest.raises(CallError, match="invalid application str: expected one of app"):
+        HTTPServer("parent")  # type: ignore[arg-type]

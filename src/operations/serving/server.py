@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
+from operations.errors import CallError, ErrorCode
 from operations.pubsub import require_extra
 from operations.registry import OperationRegistry
 from operations.serving.app import ServedApp, app
@@ -48,6 +49,9 @@ class HTTPServer:
         key: str | None = None,
         forwarded_allow_ips: str | None = None,
     ) -> None:
+        if not isinstance(served, ServedApp):
+            message = f"invalid application {type(served).__name__}: expected one of app(…); run others with uvicorn"
+            raise CallError(ErrorCode.VALIDATION_ERROR, message)
         host, port = split_address(address)
         check_exposure(served, host, insecure=insecure)
         self.served = served
