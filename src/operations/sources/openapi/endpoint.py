@@ -271,6 +271,21 @@ def _revise_input(schema: dict[str, Any] | bool) -> None:
     repair_schema(schema)
 
 
+def compile_body(service: HTTPService, schema: Any) -> Schema:
+    """Return a schema of a request body, compiled on first use."""
+
+    def write() -> Any:
+        return service.beside_document(schema) if isinstance(schema, Mapping) else schema
+
+    return deferred_schema(write, dialect=service.dialect, loader=service.load, revise=_revise_body)
+
+
+def _revise_body(schema: dict[str, Any] | bool) -> None:
+    """Do not require read-only properties, and repair contradictions."""
+    lift_required(schema, "readOnly")
+    repair_schema(schema)
+
+
 def _revise_output(schema: dict[str, Any] | bool) -> None:
     """Do not require write-only properties, and repair contradictions."""
     lift_required(schema, "writeOnly")

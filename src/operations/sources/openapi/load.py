@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import NoneType, TracebackType
 from typing import Any, Protocol
@@ -31,7 +32,7 @@ from operations.sources.openapi.documents import (
     read_document,
     read_referenced_files,
 )
-from operations.sources.openapi.endpoint import Entry, FoundEntry, NameAllocator, OpenAPIEndpoint
+from operations.sources.openapi.endpoint import Entry, FoundEntry, NameAllocator, OpenAPIEndpoint, compile_body
 from operations.sources.openapi.exchange import Exchange, OutgoingRequest
 from operations.sources.openapi.origins import CredentialOrigins, without_query
 from operations.sources.openapi.own_documents import OwnEndpoint, is_own, read_own_entries
@@ -369,7 +370,7 @@ def _operations(
     if own:
         endpoints = read_own_entries(service, _entries(documents, problems), problems)
     else:
-        reader, names = TemplateReader(documents), NameAllocator()
+        reader, names = TemplateReader(documents, partial(compile_body, service)), NameAllocator()
         endpoints = [OpenAPIEndpoint(service, reader, names, found) for found in _entries(documents, problems)]
     return APIOperations([endpoint.operation for endpoint in endpoints], service, endpoints, problems)
 
