@@ -205,7 +205,8 @@ def _content(documents: Documents, kind: str, media: DocNode, notes: list[str]) 
         return _Content(kind, media, {"type": "object"}, None)
     if is_json(kind) or essence(kind) in _FORMS:
         return _Content(kind, media, documents.schema(schema), _members_of(documents, schema, notes))
-    return _Content(kind, media, _raw_schema(documents, schema, kind), None)
+    raw = _raw_schema(documents, schema, kind)
+    return _Content(kind, media, raw if is_text(kind) else _file_schema(raw), None)
 
 
 def _distinct(contents: Sequence[_Content]) -> list[_Content]:
