@@ -117,12 +117,14 @@ class Mock:
         self.url = f"http://127.0.0.1:{self._port}"
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed by stop()
         self._process: subprocess.Popen[str] | None = None
+        self.is_proxy = False
 
     def start(self, upstream: str = "") -> None:
         """Start prism and wait until it listens; its log is a file, so that its many lines never block it."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+        self.is_proxy = bool(upstream)
         options = ["--host", "127.0.0.1", "--port", str(self._port), "--errors", str(self._document)]
         command = [npm_binary("prism"), *(["proxy", *options, upstream] if upstream else ["mock", *options])]
         self.log.truncate(0)
@@ -196,7 +198,7 @@ async def run_document(document: Path, report: Report, end: float) -> None:
 
 
 class Judge:
-    """The operations of a document before prism, which is restarted as a proxy where it crashes or hangs as a mock."""
+    """The operations of a document before prism, which is restarted as a proxy where it fails as a mock."""
 
     def __init__(self, document: Path, mock: Mock, upstream: str, operations: APIOperations) -> None:
         self.operations = operations
@@ -227,12 +229,12 @@ class Judge:
             yield judge
 
     async def call(self, operation: Operation[Any], make: Any) -> tuple[Outcome, Rejection]:
-        """Send one request; again to the proxy if the mock crashed or hung."""
+        """Send one request; again to the proxy if the mock crashed, hung or did not judge it."""
         outcome = await self._judge(operation, make)
         if outcome.failed:
             crashed = self._mock.crashed()
             reason = f"prism crashed: {_reason(self._mock.tail(3000))}" if crashed else outcome.reason
-            if crashed or outcome.kind == TIMED_OUT:
+            if crashed or outcome.kind == TIMED_OUT or not self._mock.is_proxy:
                 self._mock.start(self._upstream)
                 outcome = await self._judge(operation, make)
             if outcome.failed:
@@ -324,7 +326,7 @@ def _read(status: int, headers: Mapping[str, str], body: Any) -> Outcome:
     if kind in NO_RESPONSE:
         return Outcome("accepted, without a response to give")
     if kind:
-        return Outcome(f"prism: {kind}", reason=f"prism: {kind}: {str(body.get('detail'))[:160]}")
+        return Outcome(f"prism: {kind}", reason=f"prism: {kind}: {str(body.get('detail'))[:160]}", failed=True)
     return Outcome("accepted" if status < 400 else "accepted, with a documented error")
 
 
@@ -347,12 +349,12 @@ def _violations(headers: Mapping[str, str], body: Any) -> list[str]:
 
 
 def _print(report: Report, *, verbose: bool) -> None:
-    print(", ".join(f"{count} {outcome}" for outcome, count in report.outcomes.most_common()))
+    print(", ".join(f"{count} {outcome}" for outcome, count in report.outcomes.most_common()), flush=True)
     unexplained = report.unexplained()
     groups: dict[str, list[str]] = {**unexplained, **(report.refused if verbose else {})}
     for cause, places in sorted(groups.items(), key=lambda pair: -len(pair[1])):
         mark = "!" if cause in unexplained else " "
-        print(f"{mark} {len(places):5} {cause}\n        {'; '.join(places[:3])}", flush=True)
+        print(f"{mark} {len(places):5} {cause}\n        {'; '.join(places[:3])}")
 
 
 def main() -> int:
