@@ -303,13 +303,13 @@ async def _call(registry: OperationRegistry, operation: Operation[Any], make: An
     except CallError as error:
         return _read_error(error)
     assert isinstance(envelope.meta, HTTPResponseMeta)
-    return _read(envelope.meta.status_code, envelope.meta.headers, envelope.data)
+    return read_outcome(envelope.meta.status_code, envelope.meta.headers, envelope.data)
 
 
 def _read_error(error: CallError) -> Outcome:
     details = error.details if isinstance(error.details, dict) else {}
     if "statusCode" in details:
-        return _read(details["statusCode"], details.get("headers", {}), details.get("body"))
+        return read_outcome(details["statusCode"], details.get("headers", {}), details.get("body"))
     if error.code is ErrorCode.VALIDATION_ERROR:
         return Outcome("not sent: refused", reason=f"refused: {error.message[:160]}")
     if error.code is ErrorCode.UNAVAILABLE and "//127.0.0.1" not in error.message:
@@ -317,10 +317,13 @@ def _read_error(error: CallError) -> Outcome:
     return Outcome(f"failed: {error.code}", reason=f"{error.code}: {error.message[:160]}", failed=True)
 
 
-def _read(status: int, headers: Mapping[str, str], body: Any) -> Outcome:
+def read_outcome(status: int, headers: Mapping[str, str], body: Any) -> Outcome:
+    """Return how a call ended, by its response."""
     problem = str(body.get("type", "")) if isinstance(body, dict) else ""
     kind = problem.rpartition("#")[2] if "stoplight.io/prism" in problem else ""
     causes = _violations(headers, body)
+    if not causes and kind == "UNPROCESSABLE_ENTITY" and body.get("validation"):
+        return Outcome("accepted, with warnings")  # a proxy also rejects deprecated parameters
     if causes or kind in INVALID:
         return Outcome("judged invalid", causes or [f"{kind}: {str(body.get('detail'))[:160]}"])
     if kind in NO_RESPONSE:

@@ -12,7 +12,7 @@ import pytest
 from operations import CallError, HTTPResponseMeta, OperationRegistry
 from operations.sources.openapi import HTTPAuth, HTTPServiceConfig, from_openapi_file
 from tests.sources.openapi.inputs import fitting_input
-from tests.sources.openapi.prism import prism
+from tests.sources.openapi.prism import prism, read_outcome
 from tests.sources.openapi.prism_excuses import EXCUSES, Rejection, excuse_of
 
 FOLDER = os.environ.get("OPERATIONS_TEST_DOCUMENTS")
@@ -138,3 +138,10 @@ UNPROVED = [
 def test_each_excuse_has_to_be_proved() -> None:
     assert [excuse_of(rejection) for rejection in PROVED] == EXCUSES
     assert [rejection for rejection in UNPROVED if excuse_of(rejection) is not None] == []
+
+
+@pytest.mark.parametrize(("severity", "kind"), [("Warning", "accepted, with warnings"), ("Error", "judged invalid")])
+def test_warnings_do_not_make_a_request_invalid(severity: str, kind: str) -> None:
+    found = {"location": ["query", "sort"], "severity": severity, "code": "deprecated", "message": "it is deprecated"}
+    problem = {"type": "https://stoplight.io/prism/errors#UNPROCESSABLE_ENTITY", "validation": [found]}
+    assert read_outcome(422, {}, problem).kind == kind
