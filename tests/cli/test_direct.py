@@ -6,6 +6,7 @@ import base64
 import json
 import sys
 from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,8 @@ def document(url: str) -> dict[str, Any]:
         "required": ["name", "owner"],
     }
     answer = {"200": {"description": "it", "content": {"application/json": {"schema": {"type": "object"}}}}}
-    upload = {"type": "object", "properties": {"photo": {"type": "string", "format": "binary"}}, "required": ["photo"]}
+    file = {"type": "string", "format": "binary"}
+    upload = {"type": "object", "properties": {"photo": file, "note": {"type": "string"}}, "required": ["photo"]}
     return {
         "openapi": "3.1.0",
         "info": {"title": "Pets", "version": "1"},
@@ -96,6 +98,14 @@ def document(url: str) -> dict[str, Any]:
                     "responses": answer,
                 }
             },
+            "/logo": {
+                "put": {
+                    "operationId": "set_logo",
+                    "security": [],
+                    "requestBody": {"required": True, "content": {"image/*": {"schema": file}}},
+                    "responses": answer,
+                }
+            },
         },
     }
 
@@ -111,12 +121,21 @@ def api() -> Iterator[str]:
             file: Any = form["photo"]
             return JSONResponse({"name": file.filename, "type": file.content_type, "bytes": len(await file.read())})
 
+    async def refuse(request: Request) -> Response:
+        errors = [{"field": "name", "reason": "taken"}] if (await request.json())["name"] == "Rex" else []
+        return JSONResponse({"title": "invalid pet", "errors": errors}, 422)
+
+    async def logo(request: Request) -> Response:
+        return JSONResponse({"type": request.headers["content-type"], "bytes": len(await request.body())})
+
     async def described(request: Request) -> Response:
         return JSONResponse(document(str(request.base_url)))
 
     routes = [
         Route("/me", me),
         Route("/photos", photo, methods=["POST"]),
+        Route("/pets", refuse, methods=["POST"]),
+        Route("/logo", logo, methods=["PUT"]),
         Route("/openapi.json", described),
     ]
     with serving(Starlette(routes=routes)) as url:
@@ -216,6 +235,32 @@ def test_a_dry_run_is_readable(pets: Project) -> None:
         assert '\n\n{\n  "name": "Rex",\n' in terminal.shown
 
 
+def test_the_body_of_an_error_is_shown_unless_the_message_contains_it(pets: Project) -> None:
+    told = f"error: POST /pets returned 422 {HTTPStatus(422).phrase}: invalid pet\n"
+    assert pets.run("call", "pets.add_pet", "name=Tom", "owner.name=Ada").err == told
+    body = '  {"title":"invalid pet","errors":[{"field":"name","reason":"taken"}]}\n'
+    assert pets.run("call", "pets.add_pet", "name=Rex", "owner.name=Ada").err == told + body
+
+
+def test_a_dry_run_of_an_upload_is_readable(pets: Project) -> None:
+    (pets.directory / "cat.png").write_bytes(PNG)
+    words = ("call", "pets.add_photo", "photo@cat.png", "note=hello", "--dry-run")
+    head, file, rest = pets.run(*words).data["body"]
+    assert 'name="photo"; filename="cat.png"' in head
+    assert file == {"path": "cat.png", "size": len(PNG)}
+    assert "hello" in rest
+    with pets.terminal(*words) as terminal:
+        assert terminal.end() == 0
+        assert f"Content-Type: image/png\n\n(cat.png, {len(PNG)} bytes)\n" in terminal.shown
+
+
+def test_a_file_is_a_whole_body_with_its_type(pets: Project) -> None:
+    (pets.directory / "cat.png").write_bytes(PNG)
+    assert "\n  ops call pets.set_logo body@FILE\n" in pets.run("show", "pets.set_logo").out
+    assert pets.run("call", "pets.set_logo", "body@cat.png").data == {"type": "image/png", "bytes": len(PNG)}
+    assert pets.run("call", "pets.set_logo", "body@cat.png;type=image/gif").data["type"] == "image/gif"
+
+
 def test_missing_credentials_are_distinguished_from_refused_ones(pets: Project) -> None:
     missing = pets.run("call", "pets.me")
     assert missing.code == 5
@@ -223,7 +268,7 @@ def test_missing_credentials_are_distinguished_from_refused_ones(pets: Project) 
     doctor = pets.run("doctor")
     assert doctor.code == 0
     assert "- source pets" in doctor.out
-    assert "2 of 3 operations require credentials that are not configured" in doctor.out
+    assert "2 of 4 operations require credentials that are not configured" in doctor.out
     with_token(pets, "another-token-1")
     refused = pets.run("call", "pets.me")
     assert "hint: the API rejected the credentials" in refused.err

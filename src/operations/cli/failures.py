@@ -178,11 +178,7 @@ def _print_json(failure: FailureReport, traceback: str = "") -> None:
 def _response_body(details: Any, message_text: str) -> str:
     """Return the start of an error's response body; empty if the message already contains it."""
     body = details.get("body") if isinstance(details, dict) else None
-    if body in (None, "", b"") or isinstance(body, bytes):
-        return ""
-    if isinstance(body, dict) and any(
-        isinstance(text, str) and text and text in message_text for text in body.values()
-    ):
+    if body in (None, "", b"") or isinstance(body, bytes) or _contains(message_text, body):
         return ""
     if isinstance(body, str):
         text = " ".join(body.split())
@@ -191,3 +187,11 @@ def _response_body(details: Any, message_text: str) -> str:
 
         text = encode_json(body).decode()
     return text if len(text) <= 300 else text[:299] + "…"
+
+
+def _contains(message_text: str, body: Any) -> bool:
+    """Whether a message has what a body says: one of its strings, if the body has no lists or objects beside it."""
+    values = body.values() if isinstance(body, dict) else ()
+    if any(isinstance(value, (dict, list)) and value for value in values):
+        return False
+    return any(isinstance(value, str) and value and value in message_text for value in values)

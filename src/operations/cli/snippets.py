@@ -48,7 +48,7 @@ def _guess(fields: Fields, path: list[str | int], *, optional: bool, depth: int)
     if offered:
         return offered[0]
     types = fields.types(path)
-    if "object" in types or (not path and fields.names()):
+    if ("object" in types and not fields.is_binary(path)) or (not path and fields.names()):
         return _guess_object(fields, path, nodes, optional=optional, depth=depth)
     if "array" in types:
         return [] if depth > 4 else [_guess(fields, [*path, 0], optional=False, depth=depth + 1)]
@@ -95,11 +95,12 @@ def _guess_scalar(types: set[str], nodes: list[Mapping[str, Any]]) -> Any:
     return True if "boolean" in types else None
 
 
-def shell_command(operation_id: str, example: Any, *, streams: bool) -> str:
-    """Return the shell command that calls an operation with an example input."""
+def shell_command(operation_id: str, example: Any, fields: Fields, *, streams: bool) -> str:
+    """Return the shell command that calls an operation with an example input; bytes are the content of a file."""
     words = ["ops", "sub" if streams else "call", operation_id]
     if isinstance(example, Mapping):
-        words += [_word(name, value) for name, value in example.items()]
+        for name, value in example.items():
+            words.append(f"{name}@FILE" if fields.is_binary([name]) else _word(name, value))
     return " ".join(words)
 
 
@@ -124,9 +125,14 @@ def without_secrets(request: Mapping[str, Any], redact: Callable[[str], str]) ->
     """Return a dry run's request without credentials, by header names and by `redact`."""
     headers = [[name, hide_secret(name, redact(value))] for name, value in request["headers"]]
     body = request.get("body")
-    if isinstance(body, bytes):
-        body = redact(body.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+    body = [_redacted(part, redact) for part in body] if isinstance(body, list) else _redacted(body, redact)
     return {**request, "url": redact(request["url"]), "headers": headers, "body": body}
+
+
+def _redacted(part: Any, redact: Callable[[str], str]) -> Any:
+    if not isinstance(part, bytes):
+        return part
+    return redact(part.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
 
 
 def curl_command(request: Mapping[str, Any]) -> str:
@@ -141,8 +147,10 @@ def curl_command(request: Mapping[str, Any]) -> str:
 
 
 def readable_request(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a dry run's request with its body decoded as JSON or text, if it is either."""
+    """Return a dry run's request with its body, or each of its parts, decoded as JSON or text, if it is either."""
     body = request.get("body")
+    if isinstance(body, list):
+        return {**request, "body": [_text_part(part) for part in body]}
     if not isinstance(body, bytes):
         return dict(request)
     kind = next((value for name, value in request["headers"] if name.lower() == "content-type"), "")
@@ -153,17 +161,36 @@ def readable_request(request: Mapping[str, Any]) -> dict[str, Any]:
         return dict(request)
 
 
+def _text_part(part: Any) -> Any:
+    try:
+        return part.decode() if isinstance(part, bytes) else part
+    except UnicodeDecodeError:
+        return part
+
+
 def request_text(request: Mapping[str, Any]) -> str:
     """Return a dry run's request as an HTTP message for people."""
     lines = [f"{request['method']} {request['url']}", *(f"{name}: {value}" for name, value in request["headers"])]
     body = readable_request(request)["body"]
     if body is None:
         return "\n".join(lines) + "\n"
-    if isinstance(body, bytes):
+    if isinstance(request["body"], list):
+        body = "".join(map(_part_text, body)).replace("\r\n", "\n").rstrip("\n")
+    elif isinstance(body, bytes):
         body = f"({len(body):,} bytes)"
     elif not isinstance(body, str):
         body = msgspec.json.format(encode_json(body), indent=2).decode()
     return "\n".join([*lines, "", body]) + "\n"
+
+
+def _part_text(part: Any) -> str:
+    """Return a part of a streamed body: text, or a line about a file or bytes."""
+    if isinstance(part, str):
+        return part
+    if isinstance(part, bytes):
+        return f"({len(part):,} bytes)"
+    size = "unknown size" if part["size"] is None else f"{part['size']:,} bytes"
+    return f"({part['path'] or 'stream'}, {size})"
 
 
 def _word(name: str, value: Any) -> str:

@@ -24,9 +24,8 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
-from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +43,10 @@ from tests.sources.openapi.prism_excuses import Rejection, excuse_of
 
 SECONDS = 20.0
 TIMED_OUT = f"failed: {ErrorCode.TIMEOUT}"
-START_SECONDS = 600.0
-"""Time in which prism has to load a document."""
-DOCUMENT_SECONDS = 3600.0
-"""Time after which the rest of a document is not sent."""
+DOCUMENT_SECONDS = 900.0
+"""Time after which the rest of a document's requests is not sent; loading it counts."""
+RUN_SECONDS = 2400.0
+"""Time after which no further request of any document is sent."""
 INVALID = frozenset({"UNPROCESSABLE_ENTITY", "INVALID_CONTENT_TYPE", "UNAUTHORIZED", "NO_PATH_MATCHED_ERROR"})
 """Errors of prism by which it rejects a request."""
 NO_RESPONSE = frozenset(
@@ -111,24 +110,26 @@ class NotLoadedError(Exception):
 class Mock:
     """A mock of a document's API, or a proxy before `upstream` that judges requests as a mock does."""
 
-    def __init__(self, document: Path) -> None:
+    def __init__(self, document: Path, end: float) -> None:
         self._document = document
+        self._end = end
         self._port = free_port()
         self.url = f"http://127.0.0.1:{self._port}"
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed by stop()
         self._process: subprocess.Popen[str] | None = None
+        self.is_proxy = False
 
     def start(self, upstream: str = "") -> None:
         """Start prism and wait until it listens; its log is a file, so that its many lines never block it."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+        self.is_proxy = bool(upstream)
         options = ["--host", "127.0.0.1", "--port", str(self._port), "--errors", str(self._document)]
         command = [npm_binary("prism"), *(["proxy", *options, upstream] if upstream else ["mock", *options])]
         self.log.truncate(0)
         self._process = subprocess.Popen(command, stdout=self.log, stderr=subprocess.STDOUT, text=True)
-        end = time.monotonic() + START_SECONDS
-        while time.monotonic() < end:
+        while time.monotonic() < self._end:
             if "is listening on" in self.tail(-1):
                 return
             try:
@@ -136,7 +137,7 @@ class Mock:
             except subprocess.TimeoutExpired:
                 continue
             raise NotLoadedError(_reason(self.tail(-1)))
-        raise NotLoadedError(f"it does not listen after {START_SECONDS:.0f} s")
+        raise NotLoadedError("it does not listen in time")
 
     def tail(self, length: int) -> str:
         """Return the end of the log; all of it for -1."""
@@ -160,9 +161,9 @@ class Mock:
 
 
 @contextmanager
-def prism(document: Path) -> Iterator[Mock]:
-    """A mock of the document's API on a free port."""
-    mock = Mock(document)
+def prism(document: Path, end: float | None = None) -> Iterator[Mock]:
+    """A mock of the document's API on a free port, which has to be loaded by `end`."""
+    mock = Mock(document, time.monotonic() + DOCUMENT_SECONDS if end is None else end)
     try:
         mock.start()
         yield mock
@@ -184,11 +185,10 @@ def _credential(scheme: Mapping[str, Any]) -> HTTPAuth:
     return HTTPAuth(type="bearer", token="token")
 
 
-async def run_document(document: Path, report: Report, seconds: float = DOCUMENT_SECONDS) -> None:
-    """Call every operation of a document twice."""
-    with prism(document) as mock:
+async def run_document(document: Path, report: Report, end: float) -> None:
+    """Call every operation of a document twice, until `end`."""
+    with prism(document, end) as mock:
         async with _upstream() as upstream, Judge.open(document, mock, upstream) as judge:
-            end = time.monotonic() + seconds
             for operation in judge.operations:
                 for make in (fitting_input, full_input):
                     if time.monotonic() > end:
@@ -198,7 +198,7 @@ async def run_document(document: Path, report: Report, seconds: float = DOCUMENT
 
 
 class Judge:
-    """The operations of a document before prism, which is restarted as a proxy where it crashes or hangs as a mock."""
+    """The operations of a document before prism, which is restarted as a proxy where it fails as a mock."""
 
     def __init__(self, document: Path, mock: Mock, upstream: str, operations: APIOperations) -> None:
         self.operations = operations
@@ -229,12 +229,12 @@ class Judge:
             yield judge
 
     async def call(self, operation: Operation[Any], make: Any) -> tuple[Outcome, Rejection]:
-        """Send one request; again to the proxy if the mock crashed or hung."""
+        """Send one request; again to the proxy if the mock crashed, hung or did not judge it."""
         outcome = await self._judge(operation, make)
         if outcome.failed:
             crashed = self._mock.crashed()
             reason = f"prism crashed: {_reason(self._mock.tail(3000))}" if crashed else outcome.reason
-            if crashed or outcome.kind == TIMED_OUT:
+            if crashed or outcome.kind == TIMED_OUT or not self._mock.is_proxy:
                 self._mock.start(self._upstream)
                 outcome = await self._judge(operation, make)
             if outcome.failed:
@@ -303,13 +303,13 @@ async def _call(registry: OperationRegistry, operation: Operation[Any], make: An
     except CallError as error:
         return _read_error(error)
     assert isinstance(envelope.meta, HTTPResponseMeta)
-    return _read(envelope.meta.status_code, envelope.meta.headers, envelope.data)
+    return read_outcome(envelope.meta.status_code, envelope.meta.headers, envelope.data)
 
 
 def _read_error(error: CallError) -> Outcome:
     details = error.details if isinstance(error.details, dict) else {}
     if "statusCode" in details:
-        return _read(details["statusCode"], details.get("headers", {}), details.get("body"))
+        return read_outcome(details["statusCode"], details.get("headers", {}), details.get("body"))
     if error.code is ErrorCode.VALIDATION_ERROR:
         return Outcome("not sent: refused", reason=f"refused: {error.message[:160]}")
     if error.code is ErrorCode.UNAVAILABLE and "//127.0.0.1" not in error.message:
@@ -317,16 +317,19 @@ def _read_error(error: CallError) -> Outcome:
     return Outcome(f"failed: {error.code}", reason=f"{error.code}: {error.message[:160]}", failed=True)
 
 
-def _read(status: int, headers: Mapping[str, str], body: Any) -> Outcome:
+def read_outcome(status: int, headers: Mapping[str, str], body: Any) -> Outcome:
+    """Return how a call ended, by its response."""
     problem = str(body.get("type", "")) if isinstance(body, dict) else ""
     kind = problem.rpartition("#")[2] if "stoplight.io/prism" in problem else ""
     causes = _violations(headers, body)
+    if not causes and kind == "UNPROCESSABLE_ENTITY" and body.get("validation"):
+        return Outcome("accepted, with warnings")  # a proxy also rejects deprecated parameters
     if causes or kind in INVALID:
         return Outcome("judged invalid", causes or [f"{kind}: {str(body.get('detail'))[:160]}"])
     if kind in NO_RESPONSE:
         return Outcome("accepted, without a response to give")
     if kind:
-        return Outcome(f"prism: {kind}", reason=f"prism: {kind}: {str(body.get('detail'))[:160]}")
+        return Outcome(f"prism: {kind}", reason=f"prism: {kind}: {str(body.get('detail'))[:160]}", failed=True)
     return Outcome("accepted" if status < 400 else "accepted, with a documented error")
 
 
@@ -349,7 +352,7 @@ def _violations(headers: Mapping[str, str], body: Any) -> list[str]:
 
 
 def _print(report: Report, *, verbose: bool) -> None:
-    print(", ".join(f"{count} {outcome}" for outcome, count in report.outcomes.most_common()))
+    print(", ".join(f"{count} {outcome}" for outcome, count in report.outcomes.most_common()), flush=True)
     unexplained = report.unexplained()
     groups: dict[str, list[str]] = {**unexplained, **(report.refused if verbose else {})}
     for cause, places in sorted(groups.items(), key=lambda pair: -len(pair[1])):
@@ -363,17 +366,19 @@ def main() -> int:
     parser.add_argument("folder", type=Path, help="directory with documents.tar.xz and manifest.json, or of documents")
     parser.add_argument("words", nargs="*", help="only documents whose file contains one of these")
     parser.add_argument("--jobs", type=int, default=2, help="documents that run at the same time")
-    parser.add_argument("--seconds", type=float, default=DOCUMENT_SECONDS, help="time limit of a document")
+    parser.add_argument("--seconds", type=float, default=RUN_SECONDS, help="time limit of the whole run")
     parser.add_argument("-v", "--verbose", action="store_true", help="list calls that were not judged, too")
     args = parser.parse_args()
     total = Report()
     not_run: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as scratch, ProcessPoolExecutor(args.jobs) as pool:
-        documents = list(_documents(args.folder, Path(scratch), args.words))
-        for document, (report, problem) in zip(
-            documents, pool.map(run_alone, documents, repeat(args.seconds)), strict=True
-        ):
-            print(f"== {document.name}", flush=True)
+        # Large ones first, so that none of them is left to run alone at the end.
+        documents = sorted(_documents(args.folder, Path(scratch), args.words), key=_size, reverse=True)
+        end = time.monotonic() + args.seconds
+        runs = {pool.submit(run_alone, document, end): document for document in documents}
+        for run in as_completed(runs):
+            document, (report, problem) = runs[run], run.result()
+            print(f"== {document.name}")
             if problem:
                 not_run[document.name] = problem
                 print(f"  prism cannot load it: {problem}")
@@ -389,12 +394,19 @@ def main() -> int:
     return 1 if total.unexplained() else 0
 
 
-def run_alone(document: Path, seconds: float) -> tuple[Report, str]:
-    """Run a document in this process; return its report, and why prism could not load it, or an empty string."""
+def _size(document: Path) -> int:
+    return document.stat().st_size
+
+
+def run_alone(document: Path, end: float) -> tuple[Report, str]:
+    """Run a document in this process, until `end` or its own limit.
+
+    Return its report, and why prism could not load it, or an empty string.
+    """
     logging.getLogger("operations").setLevel(logging.ERROR)
     report = Report()
     try:
-        asyncio.run(run_document(document, report, seconds))
+        asyncio.run(run_document(document, report, min(end, time.monotonic() + DOCUMENT_SECONDS)))
     except (NotLoadedError, CallError) as error:
         return report, str(error)
     return report, ""

@@ -14,6 +14,7 @@ JSON, FORM, MULTIPART = "application/json", "application/x-www-form-urlencoded",
 OCTETS = "application/octet-stream"
 TEXT = {"type": "string"}
 BINARY = {"type": "string", "format": "binary"}
+SET_BY_SERVER = {"type": "integer", "readOnly": True}
 
 
 def shape(*required: str, **members: Any) -> dict[str, Any]:
@@ -117,6 +118,34 @@ async def test_an_object_or_bytes_are_given_whole() -> None:
     assert error.code is ErrorCode.VALIDATION_ERROR
 
 
+EITHER = {**shape(url=TEXT, note=TEXT), "anyOf": [{"required": ["url"]}, {"required": ["note"]}]}
+
+
+@pytest.mark.parametrize(
+    ("content", "body", "expected"),
+    [
+        ({JSON: EITHER, MULTIPART: shape(file=BINARY)}, {}, MULTIPART),
+        ({JSON: EITHER, MULTIPART: shape(file=BINARY)}, {"url": "u"}, JSON),
+        ({JSON: EITHER, MULTIPART: shape(file=BINARY)}, {"file": b"x"}, MULTIPART),
+        ({JSON: {"oneOf": [shape("a", a=TEXT)]}, FORM: shape(a={"type": "integer"})}, {"a": 1}, FORM),
+        ({JSON: {"type": "array"}, "application/merge-patch+json": True}, {"a": 1}, "application/merge-patch+json"),
+        ({JSON: {"$ref": "#/components/schemas/Either"}, FORM: shape(a=TEXT)}, {"a": "1"}, FORM),
+        ({JSON: {"oneOf": [shape("id", id=SET_BY_SERVER)]}, FORM: shape("a", a=TEXT)}, {}, JSON),
+    ],
+)
+async def test_a_whole_body_has_the_first_media_type_that_accepts_it(content: Any, body: Any, expected: str) -> None:
+    operations = load(content, components={"schemas": {"Either": EITHER}})
+    assert list(schema_of(operations)["properties"]) == ["id", "body"]
+    assert (await sent(operations, {"body": body}))[0] == expected
+
+
+async def test_types_of_given_properties_select_the_media_type() -> None:
+    operations = load({JSON: shape(count={"type": "integer"}), FORM: shape(count={"enum": ["all"]})})
+    assert await sent(operations, {"count": 3}) == (JSON, b'{"count":3}')
+    assert await sent(operations, {"count": "all"}) == (FORM, b"count=all")
+    assert (await sent(operations, {"count": "all"}, JSON))[0] == JSON
+
+
 async def test_equal_schemas_of_two_media_types_are_one_input() -> None:
     thing = shape("a", a=TEXT)
     operations = load({"application/xml": thing, JSON: thing, "text/plain": None})
@@ -135,7 +164,6 @@ async def test_text_of_a_binary_part_is_a_file() -> None:
     assert b'name="name"\r\n' in body
 
 
-SET_BY_SERVER = {"type": "integer", "readOnly": True}
 DEEP = {
     "Id": SET_BY_SERVER,
     "Base": shape("id", "kind", id={"$ref": "#/components/schemas/Id"}, kind=TEXT),

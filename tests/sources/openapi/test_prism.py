@@ -12,7 +12,7 @@ import pytest
 from operations import CallError, HTTPResponseMeta, OperationRegistry
 from operations.sources.openapi import HTTPAuth, HTTPServiceConfig, from_openapi_file
 from tests.sources.openapi.inputs import fitting_input
-from tests.sources.openapi.prism import prism
+from tests.sources.openapi.prism import prism, read_outcome
 from tests.sources.openapi.prism_excuses import EXCUSES, Rejection, excuse_of
 
 FOLDER = os.environ.get("OPERATIONS_TEST_DOCUMENTS")
@@ -66,6 +66,7 @@ UNSUPPORTED = " 415: Supported content types: application/octet-stream"
 NUMBERS = "query.day enum: Request query parameter day.N must be equal to one of the allowed values: N, N"
 ENCODED = "query required: Request query must have required property 'filter%Nbid%Nd'"
 DEEP = "query.filter minItems: Request query parameter filter.id must NOT have fewer than N items"
+RESERVED = "body.b None: Reserved characters used in request body"
 BESIDE = {"requestBody": {"content": {"a/b": {"schema": {"$ref": "#/components/schemas/B", "required": ["b"]}}}}}
 PROVED = [
     Rejection("a", "body.tags type: Request body property tags must be array", FORM, b"name=a&tags=b"),
@@ -100,6 +101,7 @@ PROVED = [
     Rejection("a", "header.content-type enum: must be equal to one of the allowed values: a/b, c/d", "a/b; x=1"),
     Rejection("a", ENCODED, url="/a?filter%5Bid%5D=1"),
     Rejection("a", "body anyOf: Request body must match", "a/b", b'{"ip":""}', {"anyOf": [{"format": "ipv4"}]}),
+    Rejection("a", RESERVED, "multipart/form-data; boundary=x", b'--x\r\nContent-Disposition: form-data; name="b"'),
 ]
 UNPROVED = [
     Rejection("a", "body.tags type: Request body property tags must be array", FORM, b"name=a"),
@@ -129,9 +131,17 @@ UNPROVED = [
     Rejection("a", "header.content-type enum: must be equal to one of the allowed values: a/b, c/d", "e/f"),
     Rejection("a", ENCODED, url="/a?filter%5Bother%5D=1"),
     Rejection("a", "body anyOf: Request body must match", "a/b", b'{"ip":"x"}', {"anyOf": [{"format": "ipv4"}]}),
+    Rejection("a", RESERVED, FORM, b"b=,"),
 ]
 
 
 def test_each_excuse_has_to_be_proved() -> None:
     assert [excuse_of(rejection) for rejection in PROVED] == EXCUSES
     assert [rejection for rejection in UNPROVED if excuse_of(rejection) is not None] == []
+
+
+@pytest.mark.parametrize(("severity", "kind"), [("Warning", "accepted, with warnings"), ("Error", "judged invalid")])
+def test_warnings_do_not_make_a_request_invalid(severity: str, kind: str) -> None:
+    found = {"location": ["query", "sort"], "severity": severity, "code": "deprecated", "message": "it is deprecated"}
+    problem = {"type": "https://stoplight.io/prism/errors#UNPROCESSABLE_ENTITY", "validation": [found]}
+    assert read_outcome(422, {}, problem).kind == kind

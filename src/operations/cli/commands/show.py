@@ -132,7 +132,8 @@ def describe(details: OperationDetails) -> Iterator[str]:
     yield from schema_lines(details.output_schema.document, limit=_MAX_OUTPUT_LINES, more=more)
     yield ""
     yield paint("bold", "Example")
-    yield "  " + printable(shell_command(entry.id, details.example, streams=details.streams))
+    fields = Fields(details.input_schema.document)
+    yield "  " + printable(shell_command(entry.id, details.example, fields, streams=details.streams))
     options = "--schema, --python, --curl" if details.kind == "openapi" else "--schema, --python"
     yield "  " + paint("dim", f"more: ops show {printable(entry.id)} {options}")
 

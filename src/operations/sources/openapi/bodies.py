@@ -15,6 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from operations.errors import CallError, ErrorCode
+from operations.schema import Schema
 from operations.sources.openapi.forms import Encoding, encode_form, encode_multipart, guess_type
 from operations.sources.openapi.media import essence, is_json
 from operations.sources.openapi.parameters import header_text, json_bytes, reason_of, scalar_text
@@ -96,6 +97,8 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the object may have other properties as well."""
     hint: Mapping[str, Any] | None = None
     """Schema of a multipart body, to distinguish files from strings."""
+    schema: Schema | None = None
+    """Schema of the body, if the media types have different ones."""
 
 
 class BodyPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,7 +130,7 @@ class BodyPlan(msgspec.Struct, frozen=True, kw_only=True):
         if self.members is None:
             if self.key not in input:
                 return None
-            value, formats = input[self.key], self.formats
+            value, formats = input[self.key], _accepting(self.formats, input[self.key])
         else:
             value = {member: input[key] for key, member in self.members.items() if key in input}
             if len(value) < len(input) and self.is_open:
@@ -165,7 +168,7 @@ class BodyPlan(msgspec.Struct, frozen=True, kw_only=True):
         common = [len(value.keys() & (kind.members or ())) for kind in flat]
         best = [kind for kind, count in zip(flat, common, strict=True) if count == max(common)]
         whole = [kind for kind in best if value.keys() >= set(kind.required)]
-        return whole or best
+        return _accepting(whole or best, value)
 
     def _choose(
         self, formats: Sequence[Format], value: Any, requested_type: str | None, preferred: Sequence[str]
@@ -181,6 +184,13 @@ class BodyPlan(msgspec.Struct, frozen=True, kw_only=True):
                 if essence(kind) == essence(media_type):
                     return kind
         return choose_media_type(offered, value)
+
+
+def _accepting(formats: Sequence[Format], value: Any) -> Sequence[Format]:
+    """Return the formats whose schema accepts the value; all of them if none does, or if its files determine them."""
+    if len(formats) < 2 or _shape_of(value) in ("file", "object with files"):
+        return formats
+    return [kind for kind in formats if kind.schema is None or kind.schema.check(value)] or formats
 
 
 def _preview(part: Content) -> Any:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
+from operations.schema import Schema
 from operations.schema.dialects.keywords import TYPES
 from operations.schema.dialects.overlaps import kinds_of, kinds_overlap
 from operations.sources.openapi.bodies import BodyPlan, Format
@@ -32,6 +33,9 @@ _SCALARS = ("string", "integer", "number", "boolean", "file")
 _MAX_DEPTH = 20
 _MAX_INPUT_DEPTH = 12
 
+Compile = Callable[[Any], Schema]
+"""Makes a schema of a part of the document, on first use."""
+
 
 class InputField(msgspec.Struct, frozen=True):
     """A parameter and the schema of its value."""
@@ -51,12 +55,14 @@ class InputPlan(msgspec.Struct, frozen=True):
     body: BodyPlan | None
 
 
-def plan_input(documents: Documents, fields: Sequence[InputField], body: DocNode | None, notes: list[str]) -> InputPlan:
+def plan_input(
+    documents: Documents, compile: Compile, fields: Sequence[InputField], body: DocNode | None, notes: list[str]
+) -> InputPlan:
     """Merge parameters and body into one object; colliding names get a prefix."""
     parameters, properties, required = _plan_parameters(fields)
     plan = None
     if body is not None:
-        planned = plan_body(documents, body, frozenset(parameters), notes)
+        planned = plan_body(documents, compile, body, frozenset(parameters), notes)
         plan = planned.plan
         properties |= {key: with_description(schema, planned.description) for key, schema in planned.properties.items()}
         required += planned.required
@@ -146,7 +152,9 @@ class _Properties(msgspec.Struct):
     """Whether it may have other properties as well."""
 
 
-def plan_body(documents: Documents, body: DocNode, taken: frozenset[str], notes: list[str]) -> PlannedBody:
+def plan_body(
+    documents: Documents, compile: Compile, body: DocNode, taken: frozenset[str], notes: list[str]
+) -> PlannedBody:
     """Plan how an input contains a body; `taken` has the keys of parameters.
 
     The body is flattened if all its schemas are plain objects. Media types with different properties are merged, and
@@ -161,7 +169,8 @@ def plan_body(documents: Documents, body: DocNode, taken: frozenset[str], notes:
     read_only = frozenset(name for content in distinct if content.members for name in content.members.read_only)
     flat = flat and not taken.intersection(names) and bool(names or read_only)
     key = free_name("body", taken)
-    formats = [_format(documents, content) for content in contents]
+    different = compile if len(distinct) > 1 else None
+    formats = [_format(documents, content, different) for content in contents]
     files = any(not is_json(kind) and essence(kind) != _FORMS[0] for kind in declared)
     required_members = _required_by_all(distinct) if flat else []
     plan = BodyPlan(
@@ -196,7 +205,8 @@ def _content(documents: Documents, kind: str, media: DocNode, notes: list[str]) 
         return _Content(kind, media, {"type": "object"}, None)
     if is_json(kind) or essence(kind) in _FORMS:
         return _Content(kind, media, documents.schema(schema), _members_of(documents, schema, notes))
-    return _Content(kind, media, _raw_schema(documents, schema, kind), None)
+    raw = _raw_schema(documents, schema, kind)
+    return _Content(kind, media, raw if is_text(kind) else _file_schema(raw), None)
 
 
 def _distinct(contents: Sequence[_Content]) -> list[_Content]:
@@ -210,7 +220,7 @@ def _distinct(contents: Sequence[_Content]) -> list[_Content]:
     return kept
 
 
-def _format(documents: Documents, content: _Content) -> Format:
+def _format(documents: Documents, content: _Content, compile: Compile | None) -> Format:
     members = content.members
     multipart = essence(content.media_type).startswith("multipart/")
     return Format(
@@ -220,6 +230,7 @@ def _format(documents: Documents, content: _Content) -> Format:
         required=() if members is None else members.required,
         is_open=members is not None and members.is_open,
         hint=_hint(documents, members) if multipart and members is not None else None,
+        schema=None if compile is None else compile(content.schema),
     )
 
 

@@ -369,7 +369,7 @@ def _operations(
     if own:
         endpoints = read_own_entries(service, _entries(documents, problems), problems)
     else:
-        reader, names = TemplateReader(documents), NameAllocator()
+        reader, names = TemplateReader(documents, service.schemas.body), NameAllocator()
         endpoints = [OpenAPIEndpoint(service, reader, names, found) for found in _entries(documents, problems)]
     return APIOperations([endpoint.operation for endpoint in endpoints], service, endpoints, problems)
 

@@ -24,7 +24,7 @@ from operations.sources.openapi.bodies import Body
 from operations.sources.openapi.config import HTTPCallOptions
 from operations.sources.openapi.documents import Documents
 from operations.sources.openapi.endpoint import Entry, FoundEntry
-from operations.sources.openapi.inputs import plan_input
+from operations.sources.openapi.inputs import InputPlan
 from operations.sources.openapi.media import EVENT_STREAM
 from operations.sources.openapi.requests import PreparedRequest, RequestBuilder, override_headers
 from operations.sources.openapi.responses import make_error, read_data, read_meta
@@ -243,7 +243,7 @@ class OwnEndpoint:
         template = Template(
             method="POST",
             path=self._entry.path,
-            plan=plan_input(self._entry.documents, (), None, []),
+            plan=InputPlan({"type": "object"}, {}, None),
             servers=servers or [{"url": "/"}],
             security=[each for each in security if isinstance(each, Mapping)] if isinstance(security, list) else [],
             response_description=None,

@@ -30,6 +30,10 @@ class DocumentSchemas:
         """Return the schema of an input: read-only properties are not required, and contradictions are repaired."""
         return self._schema(write, self._inputs)
 
+    def body(self, schema: Any) -> Schema:
+        """Return the schema of a request body in one media type."""
+        return self._schema(lambda: schema, self._bodies)
+
     def output(self, write: Write) -> Schema:
         """Return the schema of a result: write-only properties are not required, and contradictions are repaired."""
         return self._schema(write, self._outputs)
@@ -44,6 +48,10 @@ class DocumentSchemas:
     @cached_property
     def _inputs(self) -> Definitions:
         return self._definitions(self._dialect, lambda: _revision("readOnly", root=False))
+
+    @cached_property
+    def _bodies(self) -> Definitions:
+        return self._definitions(self._dialect, lambda: _revision("readOnly", root=True))
 
     @cached_property
     def _outputs(self) -> Definitions:

@@ -10,7 +10,7 @@ import msgspec
 
 from operations.sources.openapi import swagger2
 from operations.sources.openapi.documents import DanglingReferenceError, DocNode, Documents
-from operations.sources.openapi.inputs import InputField, InputPlan, plan_input, require_items
+from operations.sources.openapi.inputs import Compile, InputField, InputPlan, plan_input, require_items
 from operations.sources.openapi.media import essence, is_json, is_stream, is_text, usable_media_types
 from operations.sources.openapi.parameters import Parameter, placeholder_name
 
@@ -75,8 +75,9 @@ class Template(msgspec.Struct, frozen=True, kw_only=True):
 class TemplateReader:
     """Reads the operations of one document."""
 
-    def __init__(self, documents: Documents) -> None:
+    def __init__(self, documents: Documents, compile: Compile) -> None:
         self._documents = documents
+        self._compile = compile
         self._root = documents.root
         self._swagger = str(self._root.value.get("swagger", "")).startswith("2")
 
@@ -88,7 +89,7 @@ class TemplateReader:
         try:
             parameters = self._parameters(path, item, operation, notes)
             body = self._body(operation, parameters)
-            plan = plan_input(self._documents, self._fields(path, parameters, notes), body, notes)
+            plan = plan_input(self._documents, self._compile, self._fields(path, parameters, notes), body, notes)
             response_description, accepts = self._response_description(operation, notes)
         except DanglingReferenceError as error:
             raise BrokenOperationError(str(error)) from error
