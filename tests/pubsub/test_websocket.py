@@ -39,6 +39,9 @@ class Recorder:
     def received(self, message: bytes, connection: Link) -> None:
         self.messages.append(message)
 
+    def drained(self, link: Link) -> None:
+        pass
+
     def receiving(self, link: Link) -> None:
         pass
 

@@ -303,6 +303,9 @@ async def test_links_that_share_a_turn_are_handled_as_one(monkeypatch: pytest.Mo
         def received(self, message: bytes, link: Link) -> None:
             handled.append((iteration, links.index(link)))
 
+        def drained(self, link: Link) -> None:
+            pass
+
         def receiving(self, link: Link) -> None:
             pass
 

@@ -143,7 +143,7 @@ async def test_parts_of_an_announcement_expire_without_the_rest() -> None:
             mallory.send("workers", msgspec.json.encode(event))
         await until(lambda: len(directory._parts) == 3)
         await until(lambda: directory._parts == {})
-        assert directory._seen == {}
+        assert directory._silent == {}
         directory.close()
 
 

@@ -150,6 +150,9 @@ class Notes:
         self.handled.append((self.links.index(link), message))
         self.first.set()
 
+    def drained(self, link: Link) -> None:
+        pass
+
     def receiving(self, link: Link) -> None:
         pass
 

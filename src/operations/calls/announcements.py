@@ -231,7 +231,11 @@ class WorkerDirectory:
     def __init__(self, endpoint: Endpoint, changed: Callable[[str, AnnouncementPayload | None], None]) -> None:
         self._endpoint = endpoint
         self._changed = changed
-        self._seen: dict[str, float] = {}
+        self._silent: dict[str, int] = {}
+        """How many heartbeats of this process passed since a worker's last message.
+
+        Heartbeats are counted instead of seconds: a process that is stopped or busy reads nothing meanwhile.
+        """
         self._known: dict[str, AnnouncementPayload] = {}
         self._parts: dict[str, list[AnnouncementPayload]] = {}
         self._stop_listening = endpoint.listen(WORKERS)
@@ -262,7 +266,7 @@ class WorkerDirectory:
         elif isinstance(event, WorkerAlive):
             if event.payload.leaving:
                 return
-            self._seen[event.payload.worker_id] = asyncio.get_running_loop().time()
+            self._silent[event.payload.worker_id] = 0
             known = self._known.get(event.payload.worker_id)
             if known is None or known.generation < event.payload.generation:
                 self.ask()
@@ -274,7 +278,7 @@ class WorkerDirectory:
         if announced.parts <= 1:
             return announced
         parts = self._parts.pop(announced.worker_id, [])
-        self._seen[announced.worker_id] = asyncio.get_running_loop().time()  # parts without the rest expire
+        self._silent[announced.worker_id] = 0  # parts without the rest expire
         if announced.part != len(parts) or any(part.generation != announced.generation for part in parts):
             parts = []
         if announced.part == len(parts):
@@ -291,13 +295,13 @@ class WorkerDirectory:
         if known is not None and announced.generation < known.generation:
             self._endpoint.counters.dropped += 1
             return
-        self._seen[announced.worker_id] = asyncio.get_running_loop().time()
+        self._silent[announced.worker_id] = 0
         self._known[announced.worker_id] = announced
         if known is None or msgspec.structs.replace(known, generation=announced.generation) != announced:
             self._changed(announced.worker_id, announced)
 
     def _remove(self, worker_id: str) -> None:
-        self._seen.pop(worker_id, None)
+        self._silent.pop(worker_id, None)
         self._parts.pop(worker_id, None)
         if self._known.pop(worker_id, None) is not None:
             self._changed(worker_id, None)
@@ -307,10 +311,9 @@ class WorkerDirectory:
             self._remove(worker_id)
 
     def _expire_silent(self) -> None:
-        loop = asyncio.get_running_loop()
-        heartbeat = self._endpoint.transport.capabilities.heartbeat
-        oldest = loop.time() - heartbeat * LOST_AFTER
-        for worker_id, seen in list(self._seen.items()):
-            if seen < oldest:
+        for worker_id, beats in list(self._silent.items()):
+            self._silent[worker_id] = beats + 1
+            if beats >= LOST_AFTER:
                 self._remove(worker_id)
-        self._timer = loop.call_later(heartbeat, self._expire_silent)
+        heartbeat = self._endpoint.transport.capabilities.heartbeat
+        self._timer = asyncio.get_running_loop().call_later(heartbeat, self._expire_silent)

@@ -31,6 +31,7 @@ class LivenessMonitor:
         self._backlog: dict[str, float] = {}
         self.timer: asyncio.TimerHandle | None = None
         """The timer of the next check; None while no call is pending."""
+        self._due = 0.0
         self._stop_listening: Stop | None = None
         endpoint.notice_handlers.append(self._notice)
 
@@ -41,6 +42,7 @@ class LivenessMonitor:
                 self._stop_listening = self._endpoint.listen(WORKERS)
             heartbeat = self._endpoint.transport.capabilities.heartbeat
             self.timer = asyncio.get_running_loop().call_later(heartbeat, self._check)
+            self._due = self.timer.when()
 
     def _notice(self, event: Event) -> None:
         if isinstance(event, (WorkerAlive, WorkerAnnounced, WorkerGone)):
@@ -60,7 +62,11 @@ class LivenessMonitor:
 
     def _check(self) -> None:
         self.timer = None
-        oldest = asyncio.get_running_loop().time() - self._endpoint.transport.capabilities.heartbeat * LOST_AFTER
+        now, heartbeat = asyncio.get_running_loop().time(), self._endpoint.transport.capabilities.heartbeat
+        if now - self._due > heartbeat:
+            self.watch()  # this process was stopped or busy, and has not read the heartbeats of that time
+            return
+        oldest = now - heartbeat * LOST_AFTER
         for table in (self._seen, self._backlog):
             for name in [name for name, last_seen in table.items() if last_seen < oldest]:
                 del table[name]

@@ -19,7 +19,7 @@ from operations.calls.stored_replies import start_stored
 from operations.calls.stored_requests import StoredRequests
 from operations.context import Exposed
 from operations.dispatch import CONCURRENCY, QUEUE, Dispatcher
-from operations.pubsub import Flushes, InProcess, ReportsConnection, Stop, Stores, Transport
+from operations.pubsub import Flushes, InProcess, ReportsCongestion, ReportsConnection, Stop, Stores, Transport
 from operations.pubsub.limits import check_counts
 from operations.registry import OperationRegistry
 from operations.spec import Operation
@@ -82,6 +82,8 @@ class CallHandler:
         self._loop = asyncio.get_running_loop()
         self._unwatch_registry = registry.watch(self._registry_changed)
         self._unwatch_transport = transport.watch(self._connected, self._disconnected)
+        reports = transport.optional(ReportsCongestion)
+        self._unwatch_congestion = None if reports is None else reports.watch_congestion(self._congested)
         self._announcer.start_heartbeats()
         self.refresh()
 
@@ -113,6 +115,9 @@ class CallHandler:
 
     def _disconnected(self, reason: str) -> None:
         notify(self.registry.observers, ConnectionChanged(type(self.transport).__name__, False, reason))
+
+    def _congested(self, is_congested: bool) -> None:
+        self.dispatcher.backpressure.change(is_congested)
 
     async def registered(self, timeout: float | None = 30.0) -> None:
         """Wait until the hub has accepted the operations; raise `ACCESS_DENIED` if it rejected one.
@@ -208,6 +213,8 @@ class CallHandler:
         self._stored.release_all()
         self._requests.close()
         await self.dispatcher.close()
+        if self._unwatch_congestion is not None:
+            self._unwatch_congestion()
         self._stop_control()
         self._stored.close()
         if self._count in self.endpoint.in_flight:

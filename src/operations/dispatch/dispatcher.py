@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from operations.access import access_error, check_access
 from operations.context import Client, Grant, OperationContext, Progress, current_grant, new_request_id
 from operations.deadlines import Bucket, Deadline, StreamDeadline, now_ms
+from operations.dispatch.backpressure import Backpressure
 from operations.dispatch.nested_calls import DispatchRegistry, NestedCalls, RemoteCalls
 from operations.dispatch.queueing import Slots, SlotWaiter, Tasks
 from operations.envelope import ResponseEnvelope
@@ -154,6 +155,8 @@ class Request(Deadline, kw_only=True):
         current_grant.set(self.grant)
         try:
             envelope = await self.run(self.host.work(self) if self.emit is None else self._pump(self.emit))
+            if self.host.backpressure.is_on and self.emit is None:
+                await self.run(self.host.backpressure.wait(self.caller))
         except BaseException as error:  # noqa: BLE001  # the caller gets a response for every exception
             self._end(None, error)
         else:
@@ -186,6 +189,8 @@ class Request(Deadline, kw_only=True):
         async with contextlib.aclosing(stream):
             count = 0
             async for envelope in stream:
+                if host.backpressure.is_on:
+                    await host.backpressure.wait(self.caller)
                 taken = emit(envelope)
                 if taken is not None:
                     await taken
@@ -224,6 +229,8 @@ class Dispatcher:
         self.wheel = registry.wheel
         self.slots = Slots(concurrency, queue)
         self.tasks = Tasks()
+        self.backpressure = Backpressure()
+        """Delays the responses of calls that `start` runs."""
         self.counters = counters or Counters(lambda: self.in_flight)
         self.active: set[_ActiveCall] = set()
         """The calls and streams that run or wait for a slot."""

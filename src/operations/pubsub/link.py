@@ -17,7 +17,7 @@ from operations.errors import CallError, ErrorCode
 MAX_PAYLOAD = 16 << 20
 """The largest message by default, in bytes."""
 MAX_UNSENT = 64 << 20
-"""Bytes that may be waiting for a peer to read them; a peer with more is disconnected."""
+"""Bytes that may be waiting for a peer to read them; a server disconnects a peer with more."""
 HEADROOM = 1024
 """Bytes that a frame may have beyond the largest message."""
 BATCH_BYTES = 128 << 10
@@ -143,6 +143,9 @@ class Callbacks(Protocol):
 
     def backlogged(self, link: Link, size: int) -> None:
         """`size` bytes were written to a slow link."""
+
+    def drained(self, link: Link) -> None:
+        """The peer has read most of what was written to a slow link."""
 
     def receiving(self, link: Link) -> None:
         """The link holds more received bytes than before, and not few."""

@@ -278,6 +278,23 @@ class ReportsConnection(Protocol):
         """Number of messages that were dropped without a report to their sender, mostly while disconnected."""
 
 
+CONGESTED_BYTES = 8 << 20
+"""Unsent bytes above which a transport reports congestion."""
+WRITTEN_NOW = 32 << 10
+"""Size above which a message is written immediately, so that congestion is reported before the next one is sent."""
+MOST_UNSENT = 64 << 20
+"""Unsent bytes above which a transport sends no requests."""
+TOO_SLOW = "the server reads too slowly"
+
+
+@runtime_checkable
+class ReportsCongestion(Protocol):
+    """Reports when its server reads more slowly than this end sends."""
+
+    def watch_congestion(self, changed: Callable[[bool], None]) -> Stop:
+        """Call `changed` with True when much is unsent, and with False when it no longer is."""
+
+
 class TransportWrapper:
     """A transport around another one: it forwards everything, and a subclass overrides the verbs that it changes.
 

@@ -61,6 +61,8 @@ class ReconnectingTransport(ABC):
         self.reconnects = 0
         """How often a lost connection was restored."""
         self.unsent = 0
+        self._is_congested = False
+        self._congestion_watchers: dict[Callable[[bool], None], None] = {}
         """Number of messages that were dropped without a report to their sender, mostly while disconnected."""
         self._server = server
         self._delays = shortest_delay, longest_delay
@@ -91,6 +93,17 @@ class ReconnectingTransport(ABC):
     def watch(self, up: Callable[[], None], down: Callable[[str], None]) -> Stop:
         """Call `up` when the connection is back, and `down` when it is lost."""
         return self._watchers.add(up, down)
+
+    def watch_congestion(self, changed: Callable[[bool], None]) -> Stop:
+        """Report when much is unsent, and when it no longer is; return the function that ends it."""
+        self._congestion_watchers[changed] = None
+        return lambda: self._congestion_watchers.pop(changed, None)
+
+    def _note_congestion(self, is_congested: bool) -> None:
+        if is_congested is not self._is_congested:
+            self._is_congested = is_congested
+            for changed in list(self._congestion_watchers):
+                changed(is_congested)
 
     def optional(self, kind: type[Part]) -> Part | None:
         """Return this transport if it implements an optional Protocol; otherwise None."""

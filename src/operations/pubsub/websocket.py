@@ -28,6 +28,7 @@ from operations.pubsub.link import (
     LargeMessages,
     Turn,
 )
+from operations.pubsub.protocols import WRITTEN_NOW
 
 try:
     import picows
@@ -128,7 +129,9 @@ class WebSocketLink(picows.WSListener):
             self._flushes = True
             self._loop.call_soon(self._flush)
         self._write_buffer.append(message)
-        if len(self._write_buffer) >= self._together:
+        if len(message) > WRITTEN_NOW:
+            self._write()
+        elif len(self._write_buffer) >= self._together:
             self._together = min(self._together * 2, _MOST_TOGETHER)
             self._write()
 
@@ -165,7 +168,7 @@ class WebSocketLink(picows.WSListener):
             return
         self.sent += len(messages)
         if self.is_slow:
-            if self._transport.underlying_transport.get_write_buffer_size() > MAX_UNSENT:
+            if self._is_server and self._transport.underlying_transport.get_write_buffer_size() > MAX_UNSENT:
                 self.abort(SLOW_READER)
             self._callbacks.backlogged(self, sum(map(len, frames)))
 
@@ -331,6 +334,7 @@ class WebSocketLink(picows.WSListener):
         self.is_slow = False
         if self._pong is not None and not self._flushes:
             self._schedule_flush()
+        self._callbacks.drained(self)
 
     def on_ws_disconnected(self, transport: Any) -> None:
         """Called by picows."""

@@ -16,6 +16,7 @@ from operations import OperationRegistry
 from operations.calls import CallHandler, from_call
 from operations.pubsub import DeliveryRefused
 from operations.pubsub.nats import NatsTransport, connect
+from operations.pubsub.protocols import MOST_UNSENT, TOO_SLOW
 from operations.testing import stub_operation
 from tests.nats_server import nats_server, shared_server
 from tests.receiving import into
@@ -216,16 +217,19 @@ async def test_a_process_that_was_busy_keeps_its_connection() -> None:
             assert (end.is_up, end.reconnects) == (True, 0)
 
 
-async def test_a_server_that_reads_nothing_is_disconnected_before_memory_runs_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("operations.pubsub.nats.connection._MOST_UNSENT", 1 << 20)
+async def test_no_requests_are_sent_to_a_server_that_reads_nothing() -> None:
+    reasons: list[str] = []
+    changes: list[bool] = []
     with nats_server() as server:
-        async with connect(server.url, timeout=0.3, shortest_delay=0.02) as end:
+        async with connect(server.url) as end:
+            stop = end.watch_congestion(changes.append)
             server.freeze()
-            for _ in range(20):
-                end.send("control.x", b"x" * (1 << 20))
-            await until(lambda: not end.is_up)
-            assert end._why_down == "the server reads too slowly"
+            for _ in range(MOST_UNSENT // 1_000_000 + 20):
+                end.send("work.x", b"x" * 1_000_000, reasons.append)
+            assert changes == [True]
+            assert TOO_SLOW in reasons
             server.thaw()
-            await until(lambda: end.is_up)
+            await until(lambda: changes == [True, False])
+            stop()
+            await end.flush()
+            assert (end.is_up, end.reconnects) == (True, 0)

@@ -335,6 +335,9 @@ class HubConnection:
             link.abort(SLOW_READER)
         self._hub.limit_unsent()
 
+    def drained(self, link: Link) -> None:
+        """Do nothing: responses for a slow peer do not wait, its limits end it."""
+
     def receiving(self, link: Link) -> None:
         """Enforce the limit of received bytes."""
         if not self.session.principal.has_rights and self.account.received_bytes > _MAX_RECEIVED:

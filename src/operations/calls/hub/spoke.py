@@ -19,6 +19,7 @@ from operations.errors import CallError, ErrorCode
 from operations.pubsub import Capabilities, Receive, Stop, Undelivered
 from operations.pubsub.limits import check_counts, check_seconds
 from operations.pubsub.link import BATCH_BYTES, HEARTBEAT_SECONDS, MAX_PAYLOAD, Link
+from operations.pubsub.protocols import CONGESTED_BYTES, MOST_UNSENT, TOO_SLOW
 from operations.pubsub.reconnect import ReconnectingTransport
 from operations.pubsub.urls import hosts_and_ports
 from operations.pubsub.websocket import WebSocketLink
@@ -71,12 +72,15 @@ class Spoke(ReconnectingTransport):
 
     def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
         """Send to the hub, which routes by the message's header; without a connection the message is dropped."""
-        if self._link is not None:
-            self._link.send(message)
-            return
-        self.unsent += 1
-        if undelivered is not None:
-            undelivered(f"there is no connection to the hub{self._why_down and f' ({self._why_down})'}")
+        link = self._link
+        if link is None:
+            self.unsent += 1
+            if undelivered is not None:
+                undelivered(f"there is no connection to the hub{self._why_down and f' ({self._why_down})'}")
+        elif link.is_slow and undelivered is not None and link.unsent_bytes > MOST_UNSENT:
+            undelivered(TOO_SLOW)
+        else:
+            link.send(message)
 
     def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
         """Receive all messages that the hub routes to this spoke; the address is not used."""
@@ -172,7 +176,13 @@ class Spoke(ReconnectingTransport):
             self._link.receive, self._link.source = self._listeners.receive, NO_ADDRESS
 
     def backlogged(self, link: Link, size: int) -> None:
-        """Do nothing: the link itself limits its buffer."""
+        """Let responses wait if much is unsent."""
+        if link.unsent_bytes > CONGESTED_BYTES:
+            self._note_congestion(True)
+
+    def drained(self, link: Link) -> None:
+        """Let responses be sent again."""
+        self._note_congestion(False)
 
     def receiving(self, link: Link) -> None:
         """Do nothing: the hub is trusted."""
@@ -184,6 +194,7 @@ class Spoke(ReconnectingTransport):
         self.unsent += link.unsent
         if self._link is link:
             self._link = None
+            self._note_congestion(False)
             self._watchers.down(reason)
 
     def _read_welcome(self, message: bytes) -> None:

@@ -24,9 +24,8 @@ from operations.pubsub.nats.wire import (
     PONG,
     ServerInfo,
 )
-from operations.pubsub.protocols import Undelivered
+from operations.pubsub.protocols import CONGESTED_BYTES, Undelivered
 
-_MOST_UNSENT = 64 << 20
 _BATCH_BYTES = 128 << 10
 _SMALLEST, _LARGEST = 512, 16 << 10
 """Bytes that are processed at a time; fewer if their messages take long to handle."""
@@ -166,6 +165,9 @@ class NatsConnectionOwner(Protocol):
     def message_refused(self, text: str) -> None:
         """Handle the refusal of a message or a subscription; the connection stays open."""
 
+    def congested(self, is_congested: bool) -> None:
+        """Much is unsent, or no longer."""
+
     def closed(self, connection: NatsConnection, reason: str) -> None:
         """Handle the loss of the connection."""
 
@@ -202,6 +204,11 @@ class NatsConnection(asyncio.Protocol):
     def is_behind(self) -> bool:
         """Whether received bytes have been waiting to be processed for a while."""
         return bool(self._unread) and time.monotonic() - self._behind_since > _BEHIND_SECONDS
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Number of bytes that the server has not read."""
+        return self._transport.get_write_buffer_size() if self.is_open else 0
 
     def beat(self) -> None:
         """Ping an idle server, and abort the connection of one that stays silent.
@@ -253,12 +260,16 @@ class NatsConnection(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         """Called by the loop."""
-        transport.set_write_buffer_limits(high=_MOST_UNSENT)
+        transport.set_write_buffer_limits(high=CONGESTED_BYTES)
         self._transport = self.buffer.transport = transport
 
     def pause_writing(self) -> None:
-        """Called by the loop: the write buffer is full."""
-        self.abort("the server reads too slowly")
+        """Called by the loop: much is unsent."""
+        self._owner.congested(True)
+
+    def resume_writing(self) -> None:
+        """Called by the loop: the server has read most of it."""
+        self._owner.congested(False)
 
     def data_received(self, data: bytes) -> None:
         """Called by the loop: handle the messages, then immediately write what they caused to be sent."""

@@ -24,6 +24,9 @@ from operations.pubsub.nats.servers import NatsServer, NatsSettings, ServerPool,
 from operations.pubsub.nats.subjects import Arrivals, Subjects
 from operations.pubsub.nats.wire import NatsMessage, ReceiveData, ReceiveMessage, ServerInfo, subscribe, unsubscribe
 from operations.pubsub.protocols import (
+    MOST_UNSENT,
+    TOO_SLOW,
+    WRITTEN_NOW,
     Capabilities,
     DeliveryRefused,
     Flushes,
@@ -152,11 +155,16 @@ class NatsTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsBa
         if connection is None or subject is None or len(message) > connection.info.max_payload:
             self._not_sent(address, subject, message, undelivered)
         elif undelivered is not None:
+            if self._is_congested and connection.unsent_bytes > MOST_UNSENT:
+                undelivered(TOO_SLOW)
+                return
             connection.buffer.request(subject, message, undelivered)
         elif address.startswith("inbox."):
             connection.buffer.answer(subject, message)
         else:
             connection.buffer.publish(subject, message)
+        if len(message) > WRITTEN_NOW and connection is not None:
+            connection.buffer.flush()
 
     def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
         """Receive the messages to `address`; the listeners of one group, on all machines, share them."""
@@ -460,12 +468,17 @@ class NatsTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsBa
         if not sum(replies.refused(subject, reason) for replies in self._all_replies()):
             _log.warning("the NATS server reported an error: %s", text)
 
+    def congested(self, is_congested: bool) -> None:
+        """Much is unsent, or no longer."""
+        self._note_congestion(is_congested)
+
     def closed(self, connection: NatsConnection, reason: str) -> None:
         """Reconnect, when the connection is lost."""
         if self._connection is not connection:
             return
         self._connection = None
         self._why_down = reason
+        self._note_congestion(False)
         if self._heartbeat_timer is not None:
             self._heartbeat_timer.cancel()
         explained = f"there is no connection to the NATS server: {reason}"

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from operations.errors import CallError, ErrorCode
 from operations.pubsub.connection_errors import UNSUPPORTED, require_extra, untrusted
+from operations.pubsub.protocols import CONGESTED_BYTES
 from operations.pubsub.redis.addresses import RedisAddress, RedisNode
 from operations.pubsub.tls_probe import has_no_tls, is_reachable, plain_reply, speaks_tls, wrong_protocol
 
@@ -33,7 +34,6 @@ def pack(*command: bytes) -> bytes:
 
 _NOTHING = object()
 _REFUSALS = ("NOPERM", "WRONGPASS", "NOAUTH", "ACL failure", "can't run this command", "can't access")
-_MOST_UNSENT = 64 << 20
 _CONNECT_SECONDS = 5.0
 SILENT_BEATS = 3
 """How many heartbeats a server may be silent before it counts as lost."""
@@ -50,6 +50,9 @@ class RedisConnectionOwner(Protocol):
 
     def pushed(self, channel: bytes, message: bytes) -> None:
         """Handle a message of a channel."""
+
+    def congested(self, is_congested: bool) -> None:
+        """Much is unsent, or no longer."""
 
     def lost(self, connection: RedisConnection, reason: str) -> None:
         """Handle the loss of the connection; not called after `close`."""
@@ -76,6 +79,11 @@ class RedisConnection(asyncio.Protocol):
         return self._transport is not None and not self._gone.done()
 
     @property
+    def unsent_bytes(self) -> int:
+        """Number of bytes that the server has not read."""
+        return self._transport.get_write_buffer_size() if self.is_open else 0
+
+    @property
     def is_idle(self) -> bool:
         """Whether every command was answered."""
         return not self._waiting
@@ -92,8 +100,6 @@ class RedisConnection(asyncio.Protocol):
         unwritten, self._unwritten = self._unwritten, []
         if self.is_open and not self._transport.is_closing():
             self._transport.write(b"".join(unwritten))
-            if self._transport.get_write_buffer_size() > _MOST_UNSENT:
-                self.abort("the server reads too slowly")
 
     def run(self, command: bytes, then: Then | None = None) -> None:
         """Send one command now."""
@@ -147,6 +153,15 @@ class RedisConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by asyncio."""
         self._transport = transport
+        self._transport.set_write_buffer_limits(high=CONGESTED_BYTES)
+
+    def pause_writing(self) -> None:
+        """Called by asyncio: much is unsent."""
+        self._owner.congested(True)
+
+    def resume_writing(self) -> None:
+        """Called by asyncio: the server has read most of it."""
+        self._owner.congested(False)
 
     def data_received(self, data: bytes) -> None:
         """Called by asyncio."""

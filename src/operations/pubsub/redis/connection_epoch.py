@@ -28,6 +28,9 @@ class EpochListener(Protocol):
     def pushed(self, channel: bytes, message: bytes) -> None:
         """Handle a message of a channel."""
 
+    def congested(self, is_congested: bool) -> None:
+        """Much is unsent, or no longer."""
+
 
 class ConnectionEpoch:
     """The connections of one peer: the main one, which also listens, one for each other master, and those that block.
@@ -151,6 +154,11 @@ class ConnectionEpoch:
         for connection in list(self._masters.values()):
             await connection.ask("PING")
 
+    @property
+    def unsent_bytes(self) -> int:
+        """Number of bytes that the servers have not read."""
+        return sum(connection.unsent_bytes for connection in self._masters.values())
+
     def beat(self) -> None:
         """Check that every server responds."""
         for connection in [*self._masters.values(), *self._blocking]:
@@ -167,6 +175,10 @@ class ConnectionEpoch:
     def pushed(self, channel: bytes, message: bytes) -> None:
         """Handle a message of a channel."""
         self._listener.pushed(channel, message)
+
+    def congested(self, is_congested: bool) -> None:
+        """Much is unsent, or no longer."""
+        self._listener.congested(is_congested)
 
     def lost(self, connection: RedisConnection, reason: str) -> None:
         """End the epoch: one connection is lost."""

@@ -17,6 +17,9 @@ from operations.errors import CallError
 from operations.pubsub.framing import BatchSizing, batches, join, shares, split
 from operations.pubsub.limits import check_counts, check_name, check_seconds
 from operations.pubsub.protocols import (
+    MOST_UNSENT,
+    TOO_SLOW,
+    WRITTEN_NOW,
     Arrival,
     Capabilities,
     DeliveryRefused,
@@ -154,6 +157,9 @@ class RedisTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsB
             else:
                 self.unsent += 1
             return
+        if self._is_congested and undelivered is not None and self.epoch.unsent_bytes > MOST_UNSENT:
+            undelivered(TOO_SLOW)
+            return
         waiting = self._unsent.get(address)
         if waiting is None:
             if not self._scheduled and not self._reading:
@@ -162,7 +168,9 @@ class RedisTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsB
             waiting = self._unsent[address] = UnsentMessages([], [])
         waiting.messages.append(message)
         waiting.undelivered.append(undelivered)
-        if len(waiting.undelivered) >= self._most_held:
+        if len(message) > WRITTEN_NOW:
+            self.write()
+        elif len(waiting.undelivered) >= self._most_held:
             # The receiver can start while this iteration sends more.
             self._most_held *= 2
             self.write()
@@ -390,8 +398,13 @@ class RedisTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsB
         if not self._arrive():
             self._watchers.up()
 
+    def congested(self, is_congested: bool) -> None:
+        """Much is unsent, or no longer."""
+        self._note_congestion(is_congested)
+
     async def _end(self, epoch: ConnectionEpoch) -> None:
         self.epoch = None
+        self._note_congestion(False)
         self._lost_at = asyncio.get_running_loop().time()
         self._stop_heartbeat()
         self._queues.end()
