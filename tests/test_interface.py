@@ -225,3 +225,9 @@ def test_the_version_matches_the_package_metadata() -> None:
     from importlib.metadata import version
 
     assert operations.__version__ == version("operations")
+
+
+def test_completion_on_a_registry_offers_what_programs_use() -> None:
+    offered = set(dir(OperationRegistry()))
+    assert {"call", "execute", "subscribe", "register", "search", "tools"} <= offered
+    assert offered.isdisjoint({"run", "run_stream", "execute_nested", "subscribe_nested", "find_under", "wheel"})

@@ -46,6 +46,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _NO_CONTEXT = OperationContext()
+_INTERNAL = {
+    *("abandon", "execute_nested", "find_under", "generation", "measures", "not_found"),
+    *("rebuild", "run", "run_stream", "subscribe_nested", "wheel"),
+}
+"""Methods for the dispatcher, `env`, metrics and serving; programs use `execute`, `subscribe` and `call`."""
 
 
 class OperationRegistry(OperationCatalogue):
@@ -362,6 +367,10 @@ class OperationRegistry(OperationCatalogue):
         """Let idle worker threads end; a later call starts new ones."""
         if "_execution" in vars(self):
             self._execution.close()
+
+    def __dir__(self) -> list[str]:
+        """Return the names that completion offers, without those for other parts of this library."""
+        return [name for name in super().__dir__() if name not in _INTERNAL]
 
     async def __aenter__(self) -> OperationRegistry:
         return self
