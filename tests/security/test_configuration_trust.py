@@ -57,14 +57,17 @@ USES: dict[str, Sequence[str]] = {
     "jobs cancel": ["jobs", "cancel", "a.b"],
     "jobs dead": ["jobs", "dead"],
     "jobs retry": ["jobs", "retry", "a.b"],
+    "keys new": ["keys", "new", "ada"],
+    "keys ls": ["keys", "ls"],
+    "keys revoke": ["keys", "revoke", "ada"],
     "add mcp": ["add", "mcp", "more", "--", "true"],
     "add openapi": ["add", "openapi", "more", "./api.json"],
     "add py": ["add", "py", "more", "./more"],
 }
-"""The commands that open what a configuration has."""
+"""The commands that open what a configuration has, or write where it says."""
 OPENS_NOTHING = {
     *("init", "trust", "scan", "config show", "config schema", "config path", "completion"),
-    *("keys new", "keys ls", "keys revoke", "install", "rm", "edit", "add --discover", "version"),
+    *("install", "rm", "edit", "add --discover", "version"),
 }
 
 

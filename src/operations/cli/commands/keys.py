@@ -11,7 +11,7 @@ import msgspec
 
 from operations.cli.arguments import Argument, Command, Option, ParsedArguments
 from operations.cli.commands import SUMMARIES
-from operations.cli.configuration import optional_configuration
+from operations.cli.configuration import find_configuration
 from operations.cli.failures import NOT_FOUND, OK, CommandError
 from operations.cli.output import write_json
 from operations.cli.stderr import write_line
@@ -61,7 +61,7 @@ def revoke(args: ParsedArguments) -> int:
 def _keys(args: ParsedArguments) -> APIKeys:
     if args.keys is not None:
         return APIKeys(Path(args.keys).expanduser())
-    config = optional_configuration(args)
+    config = find_configuration(args)
     settings = config.serve if config is not None else None
     if config is None or settings is None or settings.keys is None:
         raise CommandError("no file of API keys configured", 'pass --keys FILE, or set keys = "keys.json" in [serve]')
