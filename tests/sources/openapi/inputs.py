@@ -53,7 +53,8 @@ class _Sketch:
             return schema["enum"][0] if schema.get("enum") else FORMATS[schema["format"]]
         choice = schema.get("oneOf") or schema.get("anyOf")
         if choice and not schema.get("properties"):
-            return self.draw(choice[0], depth + 1)
+            drawn = self.draw(choice[0], depth + 1)
+            return "text" if drawn is None and self._is_text(choice[0]) else drawn
         if schema.get("type") == "array":
             length = max(schema.get("minItems", 0), int(depth < self._levels and schema.get("maxItems") != 0))
             item = self.draw(schema.get("items"), depth + 1)
