@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -13,6 +13,7 @@ from operations.calls import CallHandler, PendingRequestMap
 from operations.calls.hub import Hub
 from operations.calls.hub.spoke import Spoke
 from operations.identity import Principal, StaticTokens
+from operations.spec import Operation
 from tests.waiting import until
 
 TOKENS = StaticTokens({"caller": Principal(Identity("c")), "worker": Principal(Identity("w"), ("*",))})
@@ -28,7 +29,7 @@ class Scene:
         self.handler = CallHandler(OperationRegistry(self._operations()), worker, concurrency=SLOTS)
         self.pending = PendingRequestMap(caller)
 
-    def _operations(self) -> list[Callable[..., object]]:
+    def _operations(self) -> list[Operation[object]]:
         @operation(id="shop.look", type=OperationType.QUERY)
         async def look() -> str:
             self.returned += 1
@@ -51,7 +52,7 @@ class Scene:
         if operation_id != "shop.items":
             return (await self.pending.call(operation_id, timeout=timeout)).data
         stream = self.pending.subscribe(operation_id, timeout=timeout)
-        async with contextlib.aclosing(stream):
+        async with contextlib.aclosing(stream):  # type: ignore[type-var]
             return (await anext(stream)).data
 
     async def begin(self, operation_id: str, timeout: float | None = None) -> asyncio.Task[object]:
