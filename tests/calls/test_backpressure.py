@@ -46,11 +46,21 @@ class Scene:
             self.returned += 1
             yield "seen"
 
-        return [look, slow, items]
+        @operation(id="shop.fail", type=OperationType.QUERY)
+        async def fail() -> str:
+            self.returned += 1
+            raise CallError("SOLD_OUT", "seen")
+
+        return [look, slow, items, fail]
 
     async def get(self, operation_id: str, timeout: float | None = None) -> object:
         if operation_id != "shop.items":
-            return (await self.pending.call(operation_id, timeout=timeout)).data
+            try:
+                return (await self.pending.call(operation_id, timeout=timeout)).data
+            except CallError as error:
+                if error.code != "SOLD_OUT":
+                    raise
+                return error.message
         stream = self.pending.subscribe(operation_id, timeout=timeout)
         async with contextlib.aclosing(stream):  # type: ignore[type-var]
             return (await anext(stream)).data
@@ -89,7 +99,7 @@ async def scene() -> AsyncIterator[Scene]:
         await made.handler.close()
 
 
-each_kind = pytest.mark.parametrize("operation_id", ["shop.look", "shop.slow", "shop.items"])
+each_kind = pytest.mark.parametrize("operation_id", ["shop.look", "shop.slow", "shop.items", "shop.fail"])
 
 
 @each_kind
