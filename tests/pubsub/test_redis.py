@@ -363,6 +363,22 @@ async def test_a_slot_that_moves_is_followed(prefix: str) -> None:
             server.command("CLUSTER", "SETSLOT", slot, "NODE", ids[owner])
 
 
+async def test_a_cluster_is_congested_until_all_its_servers_have_read(prefix: str) -> None:
+    changes: list[bool] = []
+    async with RedisTransport(shared_cluster("redis").url, prefix=prefix) as bus:
+        bus.watch_congestion(changes.append)
+        assert bus.epoch is not None
+        first, second, _ = bus.epoch._masters.values()
+        first.pause_writing()  # as the loop does when much is unsent
+        second.pause_writing()
+        second.resume_writing()
+        assert changes == [True]
+        bus.drop_connection()
+        await until(lambda: changes == [True, False])
+        first.pause_writing()
+        assert changes == [True, False]
+
+
 def _has(server: Server, slot: int) -> bool:
     own = server.command("CLUSTER", "MYID")
     return any(

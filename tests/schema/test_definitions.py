@@ -95,6 +95,15 @@ def test_later_schemas_leave_the_definitions_of_earlier_ones_unchanged() -> None
     assert all(document == before for document, before in documents)
 
 
+def test_a_schema_that_is_converted_alone_leaves_the_names_free() -> None:
+    definitions = shared()
+    unshared = {**source("Team"), "contains": {"$ref": "#/other"}, "other": {"type": "array"}}
+    assert not definitions.convert(unshared).shared
+    document = definitions.convert(source("Team")).document
+    assert isinstance(document, dict)
+    assert document["$defs"].keys() == {"Team", "User"}
+
+
 def test_only_reachable_definitions_are_in_a_document() -> None:
     definitions = shared()
     definitions.convert(source("Team", "Login"))

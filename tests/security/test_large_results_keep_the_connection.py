@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 
 import pytest
 
-from operations import CallError, ErrorCode, Identity, OperationContext, OperationRegistry, OperationType, operation
+from operations import (
+    CallError,
+    ErrorCode,
+    Identity,
+    OperationContext,
+    OperationRegistry,
+    OperationType,
+    ResponseEnvelope,
+    operation,
+)
 from operations.calls import CallHandler, PendingRequestMap
 from operations.calls.hub import Hub
 from operations.calls.hub.spoke import Spoke
@@ -43,6 +52,11 @@ class Shop:
             await self.end()
             return TEXT
 
+        @operation(id="shop.fail", type=OperationType.QUERY)
+        async def fail() -> str:
+            await self.end()
+            raise CallError("SHOP_FAILED", "failed", {"text": TEXT})
+
         @operation(id="shop.items", type=OperationType.SUBSCRIPTION)
         async def items() -> AsyncIterator[str]:
             await self.end()
@@ -59,7 +73,7 @@ class Shop:
             await self.end()
             return str((await context.env["shop"]["length"](text=TEXT[: 2 << 20])).data)
 
-        return [big, items, small, relay]
+        return [big, fail, items, small, relay]
 
 
 @contextlib.asynccontextmanager
@@ -69,6 +83,14 @@ async def worker(shop: Shop, hub: Hub) -> AsyncIterator[Spoke]:
         await handler.registered()
         yield connected
         await handler.close()
+
+
+async def text_of(call: Awaitable[ResponseEnvelope[object]]) -> str:
+    """Return the text of a result, or of the details of an error."""
+    try:
+        return str((await call).data)
+    except CallError as error:
+        return str(error.details["text"])
 
 
 async def ask(hub: Hub, operation_id: str, *, stream: bool = False) -> RawPeer:
@@ -106,8 +128,9 @@ async def test_results_that_nobody_reads(operation_id: str, stream: bool) -> Non
         await mallory.close()
 
 
-async def test_results_wait_while_much_is_unsent() -> None:
-    """All calls of an honest caller succeed, and only a bounded part of their results is written at a time."""
+@pytest.mark.parametrize("operation_id", ["shop.big", "shop.fail"])
+async def test_results_wait_while_much_is_unsent(operation_id: str) -> None:
+    """All calls of an honest caller get their result, or their error, and a bounded part of it is written at a time."""
     shop, most = Shop(), 0
 
     async with (
@@ -116,14 +139,15 @@ async def test_results_wait_while_much_is_unsent() -> None:
         Spoke(hub.url, token="honest") as own,
         asyncio.timeout(60),
     ):
-        calls = [asyncio.create_task(PendingRequestMap(own).call("shop.big")) for _ in range(CALLS)]
+        pending = PendingRequestMap(own)
+        calls = [asyncio.create_task(text_of(pending.call(operation_id))) for _ in range(CALLS)]
         await until(lambda: shop.started == CALLS)
         shop.gate.set()
         while not all(call.done() for call in calls):
             assert connected._link is not None
             most = max(most, connected._link.unsent_bytes)
             await asyncio.sleep(0)
-        assert {len(str((await call).data)) for call in calls} == {len(TEXT)}
+        assert {len(await call) for call in calls} == {len(TEXT)}
         assert most < CONGESTED_BYTES + 4 * len(TEXT)
         assert connected.reconnects == 0
 

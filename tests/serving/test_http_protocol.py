@@ -152,6 +152,20 @@ async def test_a_body_is_asked_for_when_the_application_reads_it() -> None:
         assert (await connection.response())[2] == b"POST|/a|length|ok"
 
 
+async def test_a_body_is_not_asked_for_after_the_response_began() -> None:
+    async def early(scope: Any, receive: Any, send: Any) -> None:
+        await send(START)
+        await send({"type": "http.response.body", "body": b"early ", "more_body": True})
+        body = await read_all(receive)
+        await send({"type": "http.response.body", "body": body})
+
+    async with serving(early) as place, connected(place) as connection:
+        connection.write(b"POST / HTTP/1.1\r\nexpect: 100-continue\r\ncontent-length: 2\r\n" + HEAD)
+        await connection.reader.readuntil(b"early \r\n")
+        connection.write(b"ok")
+        assert await connection.reader.readuntil(b"0\r\n\r\n") == b"2\r\nok\r\n0\r\n\r\n"
+
+
 async def test_http_1_0_ends_a_body_by_closing() -> None:
     async with serving(echo) as place, connected(place) as connection:
         connection.write(b"GET /a?chunks HTTP/1.0\r\n" + HEAD)

@@ -94,6 +94,8 @@ class Request(Deadline, kw_only=True):
     emit: Emit | None = None
     began: bool = False
     """Whether the handler has started."""
+    is_stopped: bool = False
+    """Whether the call was ended from outside: by its deadline, an abort or a shutdown."""
     is_over: bool = False
     """Whether the end of the call was reported."""
     task: asyncio.Task[None] | None = None
@@ -135,6 +137,7 @@ class Request(Deadline, kw_only=True):
 
     def stop(self, error: CallError) -> None:
         """Cancel the handler, or the wait for a slot, and report `error`."""
+        self.is_stopped = True
         if self.began or self.ended is None:  # without `ended` the caller's task waits, and gets the error
             Deadline.stop(self, error)
         elif not self.is_over:
@@ -158,9 +161,19 @@ class Request(Deadline, kw_only=True):
             if self.host.backpressure.is_on and self.emit is None:
                 await self.run(self.host.backpressure.wait(self.caller))
         except BaseException as error:  # noqa: BLE001  # the caller gets a response for every exception
+            if self.host.backpressure.is_on and not self.is_stopped and isinstance(error, Exception):
+                error = await self._delay(error)
             self._end(None, error)
         else:
             self._end(envelope, None)
+
+    async def _delay(self, error: Exception) -> BaseException:
+        """Return the error of a handler when it may be sent, as its details may be large; or why the call ended."""
+        try:
+            await self.run(self.host.backpressure.wait(self.caller))
+        except BaseException as stopped:  # noqa: BLE001  # the caller gets a response for every exception
+            return stopped
+        return error
 
     def leave(self) -> None:
         """Remove a call that has run, and release its slot."""

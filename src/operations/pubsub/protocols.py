@@ -292,7 +292,7 @@ class ReportsCongestion(Protocol):
     """Reports when its server reads more slowly than this end sends."""
 
     def watch_congestion(self, changed: Callable[[bool], None]) -> Stop:
-        """Call `changed` with True when much is unsent, and with False when it no longer is."""
+        """Call `changed` with True when much is unsent, also now, and with False when it no longer is."""
 
 
 class TransportWrapper:

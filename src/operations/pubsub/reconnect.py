@@ -61,9 +61,9 @@ class ReconnectingTransport(ABC):
         self.reconnects = 0
         """How often a lost connection was restored."""
         self.unsent = 0
+        """Number of messages that were dropped without a report to their sender, mostly while disconnected."""
         self._is_congested = False
         self._congestion_watchers: dict[Callable[[bool], None], None] = {}
-        """Number of messages that were dropped without a report to their sender, mostly while disconnected."""
         self._server = server
         self._delays = shortest_delay, longest_delay
         self._watchers = Watchers()
@@ -95,8 +95,10 @@ class ReconnectingTransport(ABC):
         return self._watchers.add(up, down)
 
     def watch_congestion(self, changed: Callable[[bool], None]) -> Stop:
-        """Report when much is unsent, and when it no longer is; return the function that ends it."""
+        """Report when much is unsent, also now, and when it no longer is; return the function that ends it."""
         self._congestion_watchers[changed] = None
+        if self._is_congested:
+            changed(True)
         return lambda: self._congestion_watchers.pop(changed, None)
 
     def _note_congestion(self, is_congested: bool) -> None:

@@ -132,8 +132,11 @@ class HTTPExchange:
         return {"type": _DISCONNECT}
 
     def _request_more(self) -> None:
-        """Read from the client, which may wait for `100 Continue` before it sends the body."""
-        if self._may_continue:
+        """Read from the client, which may wait for `100 Continue` before it sends the body.
+
+        After the head of the response it would be read as a part of the response.
+        """
+        if self._may_continue and not self.is_started:
             self._may_continue = False
             if any(name == b"expect" and value.lower() == b"100-continue" for name, value in self.scope["headers"]):
                 self._connection.transport.write(_CONTINUE)

@@ -115,6 +115,23 @@ async def test_without_another_server_the_connection_stays_until_it_is_closed() 
             await handler.close()
 
 
+async def test_the_congestion_of_the_old_connection_ends_with_a_move() -> None:
+    changes: list[bool] = []
+    with nats_cluster() as servers:
+        async with connect(servers[0].url, **QUICK) as transport:
+            transport.watch_congestion(changes.append)
+            old = transport._connection
+            assert old is not None
+            old.pause_writing()  # as the loop does when much is unsent
+            assert changes == [True]
+            servers[0].announce_shutdown()
+            await until(lambda: transport.reconnects == 1, seconds=60)
+            assert changes == [True, False]
+            old.pause_writing()
+            assert changes == [True, False]
+            await until(lambda: not transport._moving, seconds=60)
+
+
 async def test_a_transport_that_is_closed_during_a_move_leaves_no_connection(caplog: pytest.LogCaptureFixture) -> None:
     baseline = len(asyncio.all_tasks())
     with nats_server() as server:

@@ -165,8 +165,8 @@ class NatsConnectionOwner(Protocol):
     def message_refused(self, text: str) -> None:
         """Handle the refusal of a message or a subscription; the connection stays open."""
 
-    def congested(self, is_congested: bool) -> None:
-        """Much is unsent, or no longer."""
+    def congestion_changed(self) -> None:
+        """Handle a change of the connection's `is_congested`."""
 
     def closed(self, connection: NatsConnection, reason: str) -> None:
         """Handle the loss of the connection."""
@@ -178,6 +178,8 @@ class NatsConnection(asyncio.Protocol):
     def __init__(self, owner: NatsConnectionOwner, replies: Replies, sizing: BatchSizing) -> None:
         self.info = ServerInfo()
         self.reason = ""
+        self.is_congested = False
+        """Whether much is unsent."""
         self.reader = NatsParser(self)
         self.buffer = WriteBuffer(replies, sizing)
         self._silent = 0
@@ -265,11 +267,13 @@ class NatsConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Called by the loop: much is unsent."""
-        self._owner.congested(True)
+        self.is_congested = True
+        self._owner.congestion_changed()
 
     def resume_writing(self) -> None:
         """Called by the loop: the server has read most of it."""
-        self._owner.congested(False)
+        self.is_congested = False
+        self._owner.congestion_changed()
 
     def data_received(self, data: bytes) -> None:
         """Called by the loop: handle the messages, then immediately write what they caused to be sent."""

@@ -375,6 +375,7 @@ class NatsTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsBa
             if subscription.sid not in connection.reader.plain and subscription.sid not in connection.reader.full:
                 self._attach(connection, subscription)
         self._connection = connection
+        self.congestion_changed()
 
     async def _move(self, old: NatsConnection) -> None:
         """Move to another server of the cluster, because this one is about to shut down."""
@@ -468,9 +469,9 @@ class NatsTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsBa
         if not sum(replies.refused(subject, reason) for replies in self._all_replies()):
             _log.warning("the NATS server reported an error: %s", text)
 
-    def congested(self, is_congested: bool) -> None:
-        """Much is unsent, or no longer."""
-        self._note_congestion(is_congested)
+    def congestion_changed(self) -> None:
+        """Report whether much is unsent on the connection in use; one that is being replaced does not count."""
+        self._note_congestion(self._connection is not None and self._connection.is_congested)
 
     def closed(self, connection: NatsConnection, reason: str) -> None:
         """Reconnect, when the connection is lost."""
@@ -478,7 +479,7 @@ class NatsTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsBa
             return
         self._connection = None
         self._why_down = reason
-        self._note_congestion(False)
+        self.congestion_changed()
         if self._heartbeat_timer is not None:
             self._heartbeat_timer.cancel()
         explained = f"there is no connection to the NATS server: {reason}"

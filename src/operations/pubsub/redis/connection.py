@@ -51,8 +51,8 @@ class RedisConnectionOwner(Protocol):
     def pushed(self, channel: bytes, message: bytes) -> None:
         """Handle a message of a channel."""
 
-    def congested(self, is_congested: bool) -> None:
-        """Much is unsent, or no longer."""
+    def congestion_changed(self) -> None:
+        """Handle a change of the connection's `is_congested`."""
 
     def lost(self, connection: RedisConnection, reason: str) -> None:
         """Handle the loss of the connection; not called after `close`."""
@@ -64,6 +64,8 @@ class RedisConnection(asyncio.Protocol):
     def __init__(self, owner: RedisConnectionOwner) -> None:
         self.server: dict[str, Any] = {}
         """How the server describes itself: version, role, the id of this connection."""
+        self.is_congested = False
+        """Whether much is unsent."""
         self._owner = owner
         self._reader = hiredis.Reader(notEnoughData=_NOTHING)
         self._transport: Any = None
@@ -157,11 +159,13 @@ class RedisConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Called by asyncio: much is unsent."""
-        self._owner.congested(True)
+        self.is_congested = True
+        self._owner.congestion_changed()
 
     def resume_writing(self) -> None:
         """Called by asyncio: the server has read most of it."""
-        self._owner.congested(False)
+        self.is_congested = False
+        self._owner.congestion_changed()
 
     def data_received(self, data: bytes) -> None:
         """Called by asyncio."""

@@ -28,8 +28,8 @@ class EpochListener(Protocol):
     def pushed(self, channel: bytes, message: bytes) -> None:
         """Handle a message of a channel."""
 
-    def congested(self, is_congested: bool) -> None:
-        """Much is unsent, or no longer."""
+    def congestion_changed(self) -> None:
+        """Handle a change of the epoch's `is_congested`."""
 
 
 class ConnectionEpoch:
@@ -176,9 +176,14 @@ class ConnectionEpoch:
         """Handle a message of a channel."""
         self._listener.pushed(channel, message)
 
-    def congested(self, is_congested: bool) -> None:
-        """Much is unsent, or no longer."""
-        self._listener.congested(is_congested)
+    @property
+    def is_congested(self) -> bool:
+        """Whether much is unsent to one of the servers."""
+        return any(connection.is_congested for connection in self._masters.values())
+
+    def congestion_changed(self) -> None:
+        """Forward a change."""
+        self._listener.congestion_changed()
 
     def lost(self, connection: RedisConnection, reason: str) -> None:
         """End the epoch: one connection is lost."""

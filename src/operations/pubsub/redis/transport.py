@@ -398,13 +398,13 @@ class RedisTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsB
         if not self._arrive():
             self._watchers.up()
 
-    def congested(self, is_congested: bool) -> None:
-        """Much is unsent, or no longer."""
-        self._note_congestion(is_congested)
+    def congestion_changed(self) -> None:
+        """Report whether much is unsent in the present epoch."""
+        self._note_congestion(self.epoch is not None and self.epoch.is_congested)
 
     async def _end(self, epoch: ConnectionEpoch) -> None:
         self.epoch = None
-        self._note_congestion(False)
+        self.congestion_changed()
         self._lost_at = asyncio.get_running_loop().time()
         self._stop_heartbeat()
         self._queues.end()

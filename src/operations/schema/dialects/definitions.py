@@ -76,7 +76,7 @@ class Definitions:
         if reached:
             converted["$defs"] = {pointer[8:]: definition.schema for pointer, definition in reached.items()}
         self._revise(converted, converter.definitions)
-        self._known = known
+        self._known, self.taken = known, converter.taken
         self.pointers |= converter.pointers
         exact = converter.exact and all(definition.exact for definition in reached.values())
         recursive = has_cycle({pointer: definition.targets for pointer, definition in reached.items()})
@@ -92,7 +92,7 @@ class _SharingConverter(Converter):
 
     def __init__(self, document: Mapping[str, Any], shared: Definitions) -> None:
         super().__init__(document, shared.dialect, shared.loader)
-        self.taken = shared.taken
+        self.taken = dict(shared.taken)  # the names of a conversion that fails stay free
         self.pointers: dict[str, str] = {}
         self._shared = shared
 
