@@ -121,7 +121,7 @@ def explain(error: BaseException) -> FailureReport:
 
 
 def describe(error: CallError) -> str:
-    """Return the error as text: one line, one more for each problem, and the server's response body."""
+    """Return the error as text: its message, a line for each problem, and the server's response body."""
     message = error.message or str(error.code)
     if error.code not in _CODES and error.code != ErrorCode.EXECUTION_ERROR:
         message = f"{error.code}: {message}"

@@ -186,7 +186,7 @@ class CallRecords:
         self._notify("started", record)
 
     def retry(self, record: CallRecord, code: str, status: int | None, delay: float) -> None:
-        """Note that an attempt failed and another follows."""
+        """Record that an attempt failed and another follows."""
         now = self._now()
         if len(record.attempts) < _MOST_ATTEMPTS:
             record.attempts.append(Attempt(self._attempt_start(record), now, code, status, round(delay * 1000, 3)))

@@ -268,7 +268,7 @@ class NatsConnection(asyncio.Protocol):
         self._owner.congested(True)
 
     def resume_writing(self) -> None:
-        """Called by the loop: the server has read most of it."""
+        """Called by the loop when the server has read most of the buffered data."""
         self._owner.congested(False)
 
     def data_received(self, data: bytes) -> None:

@@ -199,7 +199,7 @@ class RedisConnection(asyncio.Protocol):
 
 
 class Script:
-    """A Lua script, one step at the server: run by its digest, and sent whole to a server that does not know it."""
+    """A Lua script that the server runs as one step; called by its digest, and sent in full if the server lacks it."""
 
     def __init__(self, source: str) -> None:
         self.source = source.encode()
