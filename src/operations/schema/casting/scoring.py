@@ -65,7 +65,7 @@ class Scores:
         return sum(self._member(node, name, value[name]) for name in node.properties if name in value)
 
     def _item(self, child: Node | None, item: Any) -> int:
-        """Return an item's score: for a valid scalar, or a container with recognisable content."""
+        """Return the score of an item; 0 for a container without recognisable content."""
         score = 1 if child is None else self._score(child, item)
         return score if score >= _RECOGNISED or not isinstance(item, dict | list | tuple) else 0
 
