@@ -46,7 +46,7 @@ class RetryCallsSettings(InterceptorSettings, frozen=True, kw_only=True):
     reserve: Annotated[Count, Meta(description="Number of repeated calls that are allowed beyond the budget.")] = 10
     statuses: Annotated[tuple[int, ...], Meta(description="HTTP statuses that are retried.")] = (429, 502, 503, 504)
     unexecuted_mutations: Annotated[
-        bool, Meta(description="Call a mutation again where its error says that it was not executed.")
+        bool, Meta(description="Call a mutation again if its error has `executed: no`.")
     ] = False
 
 

@@ -166,7 +166,7 @@ class NatsConnectionOwner(Protocol):
         """Handle the refusal of a message or a subscription; the connection stays open."""
 
     def congested(self, is_congested: bool) -> None:
-        """Much is unsent, or no longer."""
+        """Handle the start or end of congestion: too much data is unsent."""
 
     def closed(self, connection: NatsConnection, reason: str) -> None:
         """Handle the loss of the connection."""

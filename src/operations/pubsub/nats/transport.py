@@ -469,7 +469,7 @@ class NatsTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsBa
             _log.warning("the NATS server reported an error: %s", text)
 
     def congested(self, is_congested: bool) -> None:
-        """Much is unsent, or no longer."""
+        """Handle the start or end of congestion: too much data is unsent."""
         self._note_congestion(is_congested)
 
     def closed(self, connection: NatsConnection, reason: str) -> None:

@@ -52,7 +52,7 @@ class RedisConnectionOwner(Protocol):
         """Handle a message of a channel."""
 
     def congested(self, is_congested: bool) -> None:
-        """Much is unsent, or no longer."""
+        """Handle the start or end of congestion: too much data is unsent."""
 
     def lost(self, connection: RedisConnection, reason: str) -> None:
         """Handle the loss of the connection; not called after `close`."""

@@ -29,7 +29,7 @@ class EpochListener(Protocol):
         """Handle a message of a channel."""
 
     def congested(self, is_congested: bool) -> None:
-        """Much is unsent, or no longer."""
+        """Handle the start or end of congestion: too much data is unsent."""
 
 
 class ConnectionEpoch:
@@ -177,7 +177,7 @@ class ConnectionEpoch:
         self._listener.pushed(channel, message)
 
     def congested(self, is_congested: bool) -> None:
-        """Much is unsent, or no longer."""
+        """Handle the start or end of congestion: too much data is unsent."""
         self._listener.congested(is_congested)
 
     def lost(self, connection: RedisConnection, reason: str) -> None:

@@ -399,7 +399,7 @@ class RedisTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsB
             self._watchers.up()
 
     def congested(self, is_congested: bool) -> None:
-        """Much is unsent, or no longer."""
+        """Handle the start or end of congestion: too much data is unsent."""
         self._note_congestion(is_congested)
 
     async def _end(self, epoch: ConnectionEpoch) -> None:
