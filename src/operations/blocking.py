@@ -30,7 +30,7 @@ _CLEANUP_SECONDS = 1.0
 class BlockingRegistry:
     """Calls a registry's operations from synchronous code, on an event loop in a separate thread.
 
-    Use it with `with`: leaving the block stops the loop and everything on it. Do not use it on that loop, in a handler,
+    Use it with `with`: leaving the block stops the loop and everything on it. Do not use it in a handler on that loop,
     which would wait for itself: a handler has `context.env`.
     """
 

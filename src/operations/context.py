@@ -302,7 +302,7 @@ def limit_context(context: object, timeout: object) -> OperationContext:
     if context is None:
         context = OperationContext()
     elif not isinstance(context, OperationContext):
-        message = f"context is {context!r:.80}: give an OperationContext(…)"
+        message = f"invalid context {context!r:.80}: expected an OperationContext(…)"
         raise CallError(ErrorCode.VALIDATION_ERROR, message)
     if timeout is None:
         return context

@@ -78,7 +78,7 @@ class Host(Protocol):
 
     @property
     def wheel(self) -> TimerWheel:
-        """The timers of its deadlines."""
+        """The timer wheel of its deadlines."""
 
     def abandon(self, task: asyncio.Task[Any]) -> None:
         """Take over the task that continues work that ignored its cancellation."""

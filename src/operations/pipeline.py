@@ -89,7 +89,7 @@ class Mismatches:
         return total
 
     def _pattern(self, operation_id: str, path: str, rule: str) -> str:
-        """Return a path, the same for all items of a list and all keys of a map."""
+        """Return a path pattern, which is the same for all items of a list and all keys of a map."""
         path = re.sub(_INDEX, "/*", path)
         paths = self._spread.setdefault((operation_id, rule), set())
         if path in paths or len(paths) < _MAX_PATHS:

@@ -88,7 +88,7 @@ class OperationRegistry(OperationCatalogue):
 
     @property
     def wheel(self) -> TimerWheel:
-        """The timers of its deadlines."""
+        """The timer wheel of its deadlines."""
         if self._wheel is None:
             self._wheel = TimerWheel()
         return self._wheel

@@ -114,10 +114,10 @@ def test_serving_elsewhere_is_refused_without_credentials(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('public_url = "api.example.com"', "an address is wanted"),
-        ('origins = ["*"]', "an origin is wanted"),
-        ('[serve.issuer]\nurl = "https://a.example"', "an audience or a public_url is wanted"),
-        ('[serve.jwt]\nkey = "k"\nalgorithms = ["HS256"]', "an audience or a public_url is wanted"),
+        ('public_url = "api.example.com"', "expected an address"),
+        ('origins = ["*"]', "expected an origin"),
+        ('[serve.issuer]\nurl = "https://a.example"', "expected an audience or a public_url"),
+        ('[serve.jwt]\nkey = "k"\nalgorithms = ["HS256"]', "expected an audience or a public_url"),
         ('tokens = [{token = "a", identity = "x"}, {token = "a", identity = "y"}]', "duplicate token"),
         ("[serve.limits]\nbody_bytes = 0", "body_bytes"),
         ('colour = "red"', "colour"),

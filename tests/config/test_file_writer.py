@@ -134,7 +134,7 @@ def test_a_source_is_replaced_in_place(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ('[sources]\na = { python = "x" }\nb = { python = "y" }\n', None),
-        ('sources = { a = { python = "x" } }\n', "a is not a table of its own: change the file with 'ops edit'"),
+        ('sources = { a = { python = "x" } }\n', "a is not a separate table: change the file with 'ops edit'"),
         ('[sources.b]\npython = "x"\n', "has no source 'a'; did you mean b?"),
         ('sources.a.python = "x"\n', None),
     ],

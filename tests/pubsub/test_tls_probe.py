@@ -43,18 +43,18 @@ def certificates(tmp_path: Path) -> Certificates:
 async def test_redis(engine: str, certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("operations.pubsub.redis.connection._CONNECT_SECONDS", 0.5)
     plain = shared_redis(engine).port
-    no_tls = "speaks no TLS: its address begins with redis, not rediss"
+    no_tls = "does not use TLS: its address begins with redis, not rediss"
     assert await told(RedisTransport(f"rediss://127.0.0.1:{plain}")) == no_tls
     assert await told(RedisTransport(f"rediss+cluster://127.0.0.1:{plain}")) == no_tls
     async with tls_proxy(plain, certificates.certificate, certificates.key) as port:
-        has_tls = "speaks TLS: its address begins with rediss, not redis"
+        has_tls = "uses TLS: its address begins with rediss, not redis"
         assert await told(RedisTransport(f"redis://127.0.0.1:{port}")) == has_tls
         assert await told(RedisTransport(f"redis+sentinel://127.0.0.1:{port}/main")) == has_tls
 
 
 async def test_nats_without_tls() -> None:
     port = shared_server().port
-    no_tls = "speaks no TLS: its address begins with nats, not tls"
+    no_tls = "does not use TLS: its address begins with nats, not tls"
     assert await told(connect(f"tls://127.0.0.1:{port}")) == no_tls
     assert await told(connect(f"tls://127.0.0.1:{port}", tls_first=True)) == no_tls
 
@@ -64,10 +64,10 @@ async def test_nats_with_tls(certificates: Certificates) -> None:
         url = f"nats://127.0.0.1:{server.port}"
         error = await error_of(connect(url).__aenter__())  # it says itself that it wants TLS, and gets it
         assert error.details["reason"] == UNTRUSTED
-        later = "begins TLS after its first word: leave tls_first out"
+        later = "starts TLS after its first message: leave tls_first out"
         assert await told(connect(url, tls=certificates.context, tls_first=True)) == later
     with nats_server(f"tls {{ {certificates.config}, handshake_first: true }}") as server:
-        sooner = "wants TLS before its first word: add tls_first=True"
+        sooner = "expects TLS before its first message: add tls_first=True"
         assert await told(connect(f"nats://127.0.0.1:{server.port}", tls=certificates.context)) == sooner
 
 
@@ -76,10 +76,10 @@ async def test_a_hub(certificates: Certificates) -> None:
     identity.load_cert_chain(certificates.certificate, certificates.key)
     async with Hub(TOKENS) as hub:
         url = f"wss{hub.url[2:]}"
-        assert await told(Spoke(url, token="caller")) == f"speaks no TLS: its address is {hub.url}"
+        assert await told(Spoke(url, token="caller")) == f"does not use TLS: its address is {hub.url}"
     async with Hub(TOKENS, tls=identity) as hub:
         url = f"ws{hub.url[3:]}"
-        assert await told(Spoke(url, token="caller")) == f"speaks TLS: its address is {hub.url}"
+        assert await told(Spoke(url, token="caller")) == f"uses TLS: its address is {hub.url}"
 
 
 async def test_a_server_with_tls_that_refuses_the_handshake_is_not_said_to_have_none(

@@ -242,7 +242,7 @@ class PendingRequestMap:
         if grant is None:
             return
         if as_worker:
-            message = "as_worker=True is for calls outside any request, and this call is made while one is handled"
+            message = "invalid as_worker=True while a request is handled: use it only outside any request"
             raise CallError(ErrorCode.VALIDATION_ERROR, f"{request.operation_id}: {message}", {"executed": "no"})
         if grant.ended:
             raise _refused(request.operation_id, "GRANT_ENDED", "the request that this call is nested in has ended")

@@ -32,7 +32,7 @@ def write_abort(request_id: str, codec: Codec, reason: str, *, overheard: bool) 
 
 
 def write_credit(request_id: str, codec: Codec, items: int, size: int, *, number: int | None) -> bytes:
-    """Encode a credit message; if other peers receive it, with a number and a proof."""
+    """Encode a credit message, with a number and a proof if other peers also receive it."""
     payload = CreditPayload(request_id, items, size)
     if number is not None:
         payload.number = number

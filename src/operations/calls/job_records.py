@@ -106,7 +106,7 @@ class JobRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
     message: str = ""
     request_id: str = ""
     access: AccessControl | None = None
-    """Access control of the job's operation, which applies to the job, once a worker has accepted it."""
+    """Access control of the job's operation, which also applies to the job; None until a worker accepts the job."""
     body: JobBody | None = None
     """The outcome, stored separately because it may be large; None before the job ends, and in lists."""
 

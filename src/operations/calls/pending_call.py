@@ -253,7 +253,7 @@ class DurableCall(PendingCall):
     record: Record | None = None
     """The record of a job, which is stored with its request."""
     since: float = math.inf
-    """Infinite: no worker needs to have the request yet, so missing heartbeats mean nothing."""
+    """Infinite: the request may not be at a worker yet, so missing heartbeats have no meaning."""
 
     def lost(self, reason: str) -> None:
         """Continue: a stored request runs, and one that was not stored is sent again under the same id."""

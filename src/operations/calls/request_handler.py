@@ -400,7 +400,7 @@ class AcceptanceTimer:
 
     def __init__(self) -> None:
         self.waiting: dict[Reply, None] = {}
-        """The calls for which it was not sent yet, the oldest first."""
+        """The calls for which `call.accepted` was not sent yet, the oldest first."""
         self.timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:

@@ -87,7 +87,7 @@ class JobReply(StoredReply, kw_only=True):
         """Refuse a job whose owner is not the authenticated submitter; follow its progress."""
         job, identity = self.job, request.grant.identity
         if job.owner is not None or identity is not None:
-            # What the submitter says is no proof; one that signs need not know its own id.
+            # A submitter's claim proves nothing, and a submitter that signs may not know its own id.
             self.record.owner = owner_of(identity)
         if job.owner is not None and job.owner != self.record.owner:
             details = {"operationId": self.event.to, "reason": "NOT_THE_OWNER", "executed": "no"}

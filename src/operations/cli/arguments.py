@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 
 class UsageError(Exception):
-    """A command line that cannot be parsed: what is wrong, and what to type instead."""
+    """A command line that cannot be parsed: the problem, and what to type instead."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)

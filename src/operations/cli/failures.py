@@ -121,7 +121,7 @@ def explain(error: BaseException) -> FailureReport:
 
 
 def describe(error: CallError) -> str:
-    """Return the error as text: one line, one more for each problem, and the server's response body."""
+    """Return the error as text: its message, a line for each problem, and the server's response body."""
     message = error.message or str(error.code)
     if error.code not in _CODES and error.code != ErrorCode.EXECUTION_ERROR:
         message = f"{error.code}: {message}"
@@ -190,7 +190,7 @@ def _response_body(details: Any, message_text: str) -> str:
 
 
 def _contains(message_text: str, body: Any) -> bool:
-    """Whether a message has what a body says: one of its strings, if the body has no lists or objects beside it."""
+    """Whether a message contains the text of a body: one of its strings, if the body has no lists or objects."""
     values = body.values() if isinstance(body, dict) else ()
     if any(isinstance(value, (dict, list)) and value for value in values):
         return False

@@ -65,7 +65,7 @@ class Fields:
         return any(map(_is_binary, self.at(path)))
 
     def merged(self, schema: object) -> dict[str, Any]:
-        """Return one schema with its reference resolved and its `allOf` merged; unions stay apart."""
+        """Return one schema with its reference resolved and its `allOf` merged; unions are not merged."""
         merged: dict[str, Any] = {}
         waiting, seen = [schema], 0
         while waiting and seen < _MAX_STEPS:

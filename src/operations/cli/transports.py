@@ -70,8 +70,8 @@ def shown_url(settings: TransportSettings) -> str:
 def open_transport(settings: TransportSettings, args: ParsedArguments) -> AbstractAsyncContextManager[Any]:
     """Return the transport, to be entered; raise `CommandError` for an unknown scheme.
 
-    Hubs and NATS receive the token. Redis receives it as the password if its URL has none, but never the environment's
-    token, which is a hub's: Redis without a password rejects any password.
+    Hubs and NATS receive the token. Redis receives it as the password if its URL has none. It never receives the
+    token of the environment, which is for a hub: Redis without a password rejects any password.
     """
     url = settings.url
     kind = url.partition(":")[0].lower()

@@ -179,7 +179,7 @@ def _without(document: ConfigDocument, path: Path, name: str) -> tuple[str, int]
     expected = {**_sources(document, path)}
     del expected[name]
     if position is None or dict(_sources(read_document(path, left), path)) != expected:
-        message = f"{path}:{document.line(key)}: {name} is not a table of its own: change the file with 'ops edit'"
+        message = f"{path}:{document.line(key)}: {name} is not a separate table: change the file with 'ops edit'"
         raise CallError(ErrorCode.VALIDATION_ERROR, message)
     return left, position
 

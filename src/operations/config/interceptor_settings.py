@@ -31,7 +31,7 @@ class LogSettings(InterceptorSettings, frozen=True, kw_only=True):
     level: Annotated[
         Literal["DEBUG", "INFO", "WARNING", "ERROR"], Meta(description="The level of calls that succeed.")
     ] = "INFO"
-    slow: Annotated[_NotNegative | None, Meta(description="Log successful calls of at least so many seconds.")] = None
+    slow: Annotated[_NotNegative | None, Meta(description="Minimum duration in seconds of logged successes.")] = None
     input: Annotated[bool, Meta(description="Log the input, without members whose names suggest secrets.")] = False
 
 
@@ -39,14 +39,14 @@ class RetryCallsSettings(InterceptorSettings, frozen=True, kw_only=True):
     """Retries of queries that fail with a transient error."""
 
     use: Annotated[Literal["retry"], Meta(description="Which interceptor it is.")]
-    attempts: Annotated[AtLeastOne, Meta(description="How often a query is called at most.")] = 3
+    attempts: Annotated[AtLeastOne, Meta(description="Maximum number of attempts, the first included.")] = 3
     first_delay: Annotated[_NotNegative, Meta(description="Seconds before the second attempt.")] = 0.1
     longest_delay: Annotated[_NotNegative, Meta(description="The longest wait in seconds.")] = 5.0
     budget: Annotated[_NotNegative, Meta(description="Repeated calls for each first call, on average.")] = 0.2
     reserve: Annotated[Count, Meta(description="Number of repeated calls that are allowed beyond the budget.")] = 10
     statuses: Annotated[tuple[int, ...], Meta(description="HTTP statuses that are retried.")] = (429, 502, 503, 504)
     unexecuted_mutations: Annotated[
-        bool, Meta(description="Call a mutation again where its error says that it was not executed.")
+        bool, Meta(description="Call a mutation again if its error has `executed: no`.")
     ] = False
 
 
@@ -55,7 +55,7 @@ class RateLimitSettings(InterceptorSettings, frozen=True, kw_only=True):
 
     use: Annotated[Literal["rate-limit"], Meta(description="Which interceptor it is.")]
     rate: Annotated[_Positive, Meta(description="Calls in `per` seconds.")]
-    per: Annotated[Seconds, Meta(description="The time in seconds.")] = 1.0
+    per: Annotated[Seconds, Meta(description="Period of `rate` in seconds.")] = 1.0
     burst: Annotated[AtLeastOne | None, Meta(description="Calls at once; `rate` if not said.")] = None
     max_wait: Annotated[_NotNegative, Meta(description="Seconds that a call waits rather than being refused.")] = 0.0
     by: Annotated[By, Meta(description="What is limited separately.")] = ("identity",)
@@ -80,7 +80,7 @@ class CircuitBreakerSettings(InterceptorSettings, frozen=True, kw_only=True):
     minimum: Annotated[AtLeastOne, Meta(description="Calls within the window before it opens.")] = 10
     window: Annotated[Seconds, Meta(description="Seconds over which calls are counted.")] = 10.0
     open_seconds: Annotated[Seconds, Meta(description="Seconds for which calls are refused.")] = 30.0
-    probes: Annotated[AtLeastOne, Meta(description="Calls at a time that test the upstream afterwards.")] = 1
+    probes: Annotated[AtLeastOne, Meta(description="Concurrent calls in the half-open state.")] = 1
     by: Annotated[By, Meta(description="What each circuit breaker covers.")] = ("namespace",)
 
 

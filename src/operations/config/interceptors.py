@@ -58,7 +58,7 @@ def _read(checker: Checker, table: Any, key: Key) -> AnyInterceptor | None:
     kind = _KINDS.get(use) if isinstance(use, str) else None
     if kind is None:
         if not isinstance(table, Mapping):
-            checker.report(key, "a table is wanted")
+            checker.report(key, "expected a table")
         elif not isinstance(use, str):
             checker.report(key, f"use is missing: one of {', '.join(_KINDS)}")
         else:

@@ -92,7 +92,7 @@ def _fill_stars(new: str, found: re.Match[str]) -> str:
 
 
 def _require(spec: OperationSpec, rules: Sequence[AccessRule]) -> AccessControl:
-    """Return an operation's access control with the rules added, which never widen it."""
+    """Return an operation's access control with the rules added; rules never remove a requirement."""
     required = spec.access_control
     scopes = list(required.required_scopes)
     any_of = list(required.required_scopes_any)

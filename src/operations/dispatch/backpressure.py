@@ -28,7 +28,7 @@ class Backpressure:
             self._resume_next()
 
     async def wait(self, caller: str) -> None:
-        """Return when the response to this caller may be sent, which must happen without a further wait."""
+        """Wait until the response to this caller may be sent; send it before any other await."""
         response = _Response(caller)
         self._waiting.add(response)
         try:

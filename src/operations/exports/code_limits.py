@@ -9,12 +9,12 @@ RUN = "run_python"
 
 
 class CodeLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one script may use."""
+    """Limits of one script."""
 
     seconds: float = 120.0
     """Time from the call of the tool to its result: waiting for a sandbox, calls and approvals included."""
     cpu_seconds: float = 5.0
-    """Time that the script computes."""
+    """Computing time of the script."""
     memory_bytes: int = 64 * 1024 * 1024
     calls: int = 100
     """Calls of operations."""

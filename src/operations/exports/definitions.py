@@ -105,7 +105,7 @@ def closure(keys: Iterable[str], definitions: Mapping[str, Definition]) -> list[
 
 
 def assign_names(definitions: Iterable[Definition], taken: Iterable[str] = ()) -> dict[str, str]:
-    """Return a unique name for each key: the first content of a name has it, later ones get digits of their hash."""
+    """Return a unique name for each key: the first content keeps its name, others get digits of their hash."""
     names: dict[str, str] = {}
     used = set(taken)
     for definition in definitions:

@@ -171,7 +171,7 @@ def describe(request: HTTPRequest) -> str:
 def failure(
     request: HTTPRequest, reason: str, *, executed: Executed, code: ErrorCode = ErrorCode.UNAVAILABLE
 ) -> CallError:
-    """Return the error of a request without a complete response; `executed` says whether the server may have run it."""
+    """Return the error of a request without a complete response; `executed` is whether the server may have run it."""
     return CallError(code, f"{describe(request)}: {reason}", {"executed": executed})
 
 

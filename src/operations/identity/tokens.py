@@ -31,7 +31,7 @@ class Principal(msgspec.Struct, frozen=True):
 
     @property
     def has_rights(self) -> bool:
-        """Whether it has any scope, resource or namespace."""
+        """Whether the principal has any scope, resource or namespace."""
         return bool(self.identity.scopes or self.identity.resources or self.namespaces)
 
     def identity_for(self, caller: Identity | None) -> Identity | None:

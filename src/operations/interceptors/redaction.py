@@ -20,7 +20,7 @@ SECRET_NAMES = (
     *("token", "idtoken", "*accesstoken*", "*refreshtoken*", "*authtoken*", "*apitoken*", "*sessiontoken*"),
     *("authorization", "proxyauthorization", "cookie", "setcookie"),
 )
-"""Shell patterns of the names whose values are redacted unless others are given; case, `-` and `_` are ignored."""
+"""Default shell patterns of the names whose values are redacted; case, `-` and `_` are ignored."""
 _MAX_DEPTH = 100
 _LONGEST_JSON = 1024 * 1024
 

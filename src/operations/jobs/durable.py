@@ -109,7 +109,7 @@ class DurableJobStore:
         return found
 
     async def wait(self, job_id: str, may_see: MaySee) -> JobRecord | None:
-        """Wait for the end of a job and return its record; None immediately if the caller may see no such job."""
+        """Wait for the end of a job and return its record; return None immediately if the caller may not see it."""
         place = _place(job_id)
         if place is None:
             return None

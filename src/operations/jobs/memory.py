@@ -159,7 +159,7 @@ class MemoryJobStore:
         return found
 
     async def wait(self, job_id: str, may_see: MaySee) -> JobRecord | None:
-        """Wait for the end of a job and return its record; None immediately if the caller may see no such job."""
+        """Wait for the end of a job and return its record; return None immediately if the caller may not see it."""
         self._sweep()
         job = self._jobs.get(job_id)
         if job is None or not may_see(job.record):

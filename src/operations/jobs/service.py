@@ -124,7 +124,7 @@ class Jobs:
         return await self._store.submit(submission)
 
     async def status(self, job_id: str) -> JobStatus:
-        """Return the state of a job; raise `JOB_NOT_FOUND` if the caller may see no such job."""
+        """Return the state of a job; raise `JOB_NOT_FOUND` if the caller may not see it."""
         return status_of(job_id, await self._read(job_id))
 
     async def result(self, job_id: str) -> ResponseEnvelope[Any]:

@@ -42,7 +42,7 @@ class JobStore(Protocol):
         """Return the jobs of an owner, or all of them, the newest first."""
 
     async def wait(self, job_id: str, may_see: MaySee) -> JobRecord | None:
-        """Wait for the end of a job and return its record; None immediately if the caller may see no such job."""
+        """Wait for the end of a job and return its record; return None immediately if the caller may not see it."""
 
     async def cancel(self, job_id: str, record: JobRecord) -> None:
         """End a job that has not ended."""

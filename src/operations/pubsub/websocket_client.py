@@ -86,12 +86,12 @@ async def diagnose(url: str, error: Exception) -> CallError | None:
     shown = _shown(url)
     if shown.lower().startswith("ws:"):
         if await speaks_tls(host, port):
-            return wrong_protocol(shown, f"the server there speaks TLS: its address is wss{shown[2:]}")
+            return wrong_protocol(shown, f"the server there uses TLS: its address is wss{shown[2:]}")
     elif has_no_tls(error):
         first, _, _ = (await plain_reply(host, port, _upgrade(host))).partition(b"\r\n")
         # A server with TLS may also respond to plain HTTP, with 400 Bad Request.
         if first.startswith(b"HTTP/1.") and b" %d" % _BAD_REQUEST not in first:
-            return wrong_protocol(shown, f"the server there speaks no TLS: its address is ws{shown[3:]}")
+            return wrong_protocol(shown, f"the server there does not use TLS: its address is ws{shown[3:]}")
     return None
 
 

@@ -159,7 +159,7 @@ class HTTPProtocol(asyncio.Protocol):
     # The parser
 
     def on_message_begin(self) -> None:
-        """Start a head."""
+        """Start to read the head of a request."""
         self._in_head = True
         self._until = 0.0
         self._head_bytes = 0

@@ -53,7 +53,7 @@ class WebSocketEndpoint:
 
     @property
     def measurable(self) -> tuple[Measurable, ...]:
-        """Its parts with metrics."""
+        """The parts of the endpoint that have metrics."""
         return (self._hub, *self.dispatchers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:

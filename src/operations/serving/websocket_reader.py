@@ -1,6 +1,6 @@
 """WebSocketReader: passes the received bytes of a WebSocket to uvicorn's protocol in small chunks.
 
-uvicorn parses all frames of a read at once, and replies to every ping, also to those of a peer that reads nothing.
+uvicorn parses all frames of a read at once, and replies to every ping, even if the peer reads nothing.
 """
 
 from __future__ import annotations

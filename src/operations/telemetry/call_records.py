@@ -77,7 +77,7 @@ class CallRecord(msgspec.Struct, eq=False, kw_only=True, gc=False):
 
     @property
     def began_at(self) -> float:
-        """When it was queued or started, whichever was first."""
+        """Time at which the call was queued or started, whichever was first."""
         return self.queued_at or self.started_at or 0.0
 
 
@@ -186,7 +186,7 @@ class CallRecords:
         self._notify("started", record)
 
     def retry(self, record: CallRecord, code: str, status: int | None, delay: float) -> None:
-        """Note that an attempt failed and another follows."""
+        """Record that an attempt failed and another follows."""
         now = self._now()
         if len(record.attempts) < _MOST_ATTEMPTS:
             record.attempts.append(Attempt(self._attempt_start(record), now, code, status, round(delay * 1000, 3)))
@@ -260,7 +260,7 @@ class CallRecords:
         return list(self._traces.get(trace_id, {}).values())
 
     def newest(self, before: int | None = None) -> list[CallRecord]:
-        """Return the calls, newest first; those before a number."""
+        """Return the calls, newest first; with `before`, only those with a lower number."""
         # Running calls that newer records displaced are older than all records.
         displaced = [record for number, record in reversed(self.running.items()) if number not in self._records]
         found = [*reversed(self._records.values()), *displaced]

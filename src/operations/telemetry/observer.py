@@ -115,7 +115,7 @@ Event = CallQueued | CallRetried | CallSized | ConnectionChanged
 
 
 class EventObserver(Protocol):
-    """An observer that is also notified of events beside the begin and end of calls."""
+    """An observer that is also notified of events other than the beginning and end of calls."""
 
     def note(self, event: Event) -> None:
         """Handle an event."""

@@ -136,7 +136,7 @@ async def test_a_server_that_is_not_nats() -> None:
     transport = connect(f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}", shortest_delay=0.01)
     entering = asyncio.create_task(transport.__aenter__())
     await until(lambda: transport.failures > 0)
-    assert "speaks no NATS" in transport._why_down
+    assert "does not use the NATS protocol" in transport._why_down
     entering.cancel()
     await asyncio.gather(entering, return_exceptions=True)
     await transport.close()

@@ -232,7 +232,7 @@ class HubDirectory:
         elif operation.sessions == [session]:
             operation.announced, operation.pool = announced, registration.pool
         elif not (registration.pool and operation.pool):
-            reason = "another spoke has registered it, and not both have pool=True"
+            reason = "another spoke has registered it: expected pool=True at both spokes"
         elif announced.digest != operation.announced.digest:
             reason = "another spoke has registered it with a different spec"
         elif session not in operation.sessions:
@@ -283,7 +283,7 @@ class HubDirectory:
         self._notices.announce(registration)
 
 
-_TOO_MANY = f"a session may register {_MOST_OPERATIONS:,} operations whose specs have {_MOST_BYTES >> 20} MiB"
+_TOO_MANY = f"too many operations: expected at most {_MOST_OPERATIONS:,}, with {_MOST_BYTES >> 20} MiB of specs"
 
 
 def _forbidden(session: HubSession, namespace: str) -> str:
@@ -306,7 +306,7 @@ def _exceeds_limits(specs: Sequence[msgspec.Raw], others: Iterable[Registration]
 def _read_operations(
     session: HubSession, specs: Iterable[msgspec.Raw], codec: Codec, listed: Sequence[str], refused: Iterable[str]
 ) -> tuple[dict[str, AnnouncedOperation], dict[str, str]]:
-    """Decode the specs that a session may register; return them, and the reasons against others by operation id.
+    """Decode the specs that a session may register; return them, and the reasons for rejecting others, by operation id.
 
     Operations in a namespace that was refused as a whole have no separate reason.
     """

@@ -336,12 +336,12 @@ class HubConnection:
         self._hub.limit_unsent()
 
     def drained(self, link: Link) -> None:
-        """Do nothing: responses for a slow peer do not wait, its limits end it."""
+        """Do nothing: responses for a slow peer do not wait; its limits close the connection."""
 
     def receiving(self, link: Link) -> None:
         """Enforce the limit of received bytes."""
         if not self.session.principal.has_rights and self.account.received_bytes > _MAX_RECEIVED:
-            link.abort("the connections of this token receive too much")
+            link.abort("the connections of this token have too much unhandled data")
 
     def closed(self, link: Link, reason: str) -> None:
         """Remove the session and its operations."""

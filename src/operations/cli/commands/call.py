@@ -111,7 +111,7 @@ def _record(args: ParsedArguments, session: Any, stack: AsyncExitStack) -> None:
 
 
 def _context(args: ParsedArguments, operation_id: str, line: StatusLine, client: Client | None) -> OperationContext:
-    """Build the context: deadline, progress on the status line, who is asked, dry run."""
+    """Build the context: deadline, progress on the status line, recipient of questions, dry run."""
     metadata: dict[str, Any] = {}
     if args.dry_run:
         from operations.sources.openapi.config import HTTPCallOptions

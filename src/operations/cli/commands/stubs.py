@@ -80,7 +80,7 @@ COMMAND = Command(
     summary=SUMMARIES["stubs"],
     run=run,
     options=(
-        Option("--output", "the directory to write operations_env/ into; else the configuration's", "-o", value="DIR"),
+        Option("--output", "directory for operations_env/ (default: that of the configuration)", "-o", value="DIR"),
         Option("--watch", "write again when a source changes", "-w"),
         *TRANSPORT_OPTIONS,
     ),

@@ -323,7 +323,7 @@ class NatsConnection(asyncio.Protocol):
             self.reader.feed(data)
         except (ValueError, IndexError, msgspec.DecodeError) as error:
             self._unread.clear()
-            self.abort(f"the server speaks no NATS: {error}")
+            self.abort(f"the server does not use the NATS protocol: {error}")
         finally:
             buffer.is_scheduled = was_scheduled
         if not was_scheduled and (buffer.commands or buffer.answers or buffer.requests):

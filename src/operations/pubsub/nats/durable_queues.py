@@ -285,7 +285,7 @@ class DurableQueueReader:
         return None if answer.error is None else answer.error.description
 
     def stop(self) -> None:
-        """Request no more messages; those that are held stay held until they are settled."""
+        """Request no more messages; messages that this worker holds stay with it until they are settled."""
         self._stopped = True
         if self._beginning is not None:
             self._beginning.cancel()

@@ -180,9 +180,9 @@ async def diagnose(server: NatsServer, settings: NatsSettings, error: Exception)
         if settings.tls is None and not settings.tls_first:
             return None
         if b'"tls_required":true' in said or b'"tls_available":true' in said:
-            sooner = "the server there begins TLS after its first word: leave tls_first out"
+            sooner = "the server there starts TLS after its first message: leave tls_first out"
             return wrong_protocol(where, sooner) if settings.tls_first else None
-        return wrong_protocol(where, "the server there speaks no TLS: its address begins with nats, not tls")
+        return wrong_protocol(where, "the server there does not use TLS: its address begins with nats, not tls")
     if not settings.tls_first and not said and await speaks_tls(server.host, server.port):
-        return wrong_protocol(where, "the server there wants TLS before its first word: add tls_first=True")
+        return wrong_protocol(where, "the server there expects TLS before its first message: add tls_first=True")
     return None

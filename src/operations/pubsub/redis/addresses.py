@@ -49,7 +49,7 @@ class RedisAddress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_address(url: str) -> RedisAddress:
-    """Parse a Redis URL; raise a CallError that says what was expected."""
+    """Parse a Redis URL; raise a CallError with the expected form."""
     scheme, separator, rest = url.partition("://")
     if not separator:
         raise wrong_address(url, f"it is not a Redis URL: {_EXPECTED}")

@@ -203,7 +203,7 @@ class RedisConnection(asyncio.Protocol):
 
 
 class Script:
-    """A Lua script, one step at the server: run by its digest, and sent whole to a server that does not know it."""
+    """A Lua script that the server runs as one step; called by its digest, and sent in full if the server lacks it."""
 
     def __init__(self, source: str) -> None:
         self.source = source.encode()
@@ -287,9 +287,9 @@ async def diagnose(address: RedisAddress, error: Exception) -> CallError | None:
         where = f"Redis at {host}:{port}"
         if not address.tls:
             if await speaks_tls(host, port):
-                return wrong_protocol(where, "the server there speaks TLS: its address begins with rediss, not redis")
+                return wrong_protocol(where, "the server there uses TLS: its address begins with rediss, not redis")
         elif has_no_tls(error) and (await plain_reply(host, port, b"PING\r\n")).startswith((b"+", b"-")):
-            return wrong_protocol(where, "the server there speaks no TLS: its address begins with redis, not rediss")
+            return wrong_protocol(where, "the server there does not use TLS: its address begins with redis, not rediss")
     return None
 
 

@@ -13,7 +13,7 @@ SLOTS = 16_384
 
 
 class Topology:
-    """The masters, and for a cluster which of them has which slot."""
+    """The masters, and for a cluster the master of each slot."""
 
     def __init__(self, masters: Iterable[RedisNode], slots: list[RedisNode] | None = None) -> None:
         self.masters = list(dict.fromkeys(masters))

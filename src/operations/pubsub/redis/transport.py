@@ -51,7 +51,7 @@ MAX_PAYLOAD = 16 << 20
 _BATCH_BYTES = 128 << 10
 _MOST_PUSHED = 256
 _FIRST_WRITE = 32
-"""Number of messages to one address after which an iteration of the loop first writes; it doubles each time."""
+"""Number of messages to one address before the first write of a loop iteration; it doubles with each write."""
 _MOST_KEPT = 16 << 20
 _KEPT_SECONDS = 30.0
 _CAPABILITIES = Capabilities(

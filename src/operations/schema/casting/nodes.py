@@ -227,7 +227,7 @@ class Nodes:
         return self.checker(schemas)(value)
 
     def checker(self, schemas: tuple[Any, ...]) -> Callable[[Any], bool]:
-        """Return the function that tells whether a value is valid by all of `schemas`."""
+        """Return a function that checks whether a value is valid by all of `schemas`."""
         key = tuple(map(id, schemas))
         check = self._checkers.get(key)
         if check is None:

@@ -100,7 +100,7 @@ class Caster:
         return self._normalise_whole(value, policy)
 
     def _normalise_items(self, value: list[Any], policy: str, is_normal: Callable[[Any], bool]) -> Normalised:
-        """Normalise the items that are not normal yet, as an array of their own, and put them in their places."""
+        """Normalise the items that are not normal yet as a separate array, and put them back at their indexes."""
         self._last_changed = False
         try:
             places = [place for place, item in enumerate(value) if not is_normal(item)]
@@ -118,7 +118,7 @@ class Caster:
 
     @cached_attribute
     def _plain_items(self) -> Callable[[Any], bool] | None:
-        """The check whether an item is normal, for a schema that says nothing of its arrays except their items."""
+        """The check whether an item is normal, for an array schema that constrains only its items."""
         root = self._nodes.root
         child = root.item(0)
         plain = all(part.keys() <= _ITEMS_ONLY for part in root.parts) and root.types == ("array",)

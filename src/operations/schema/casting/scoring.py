@@ -29,7 +29,7 @@ class Scores:
         return scores
 
     def rescoring(self, budget: Budget) -> Callable[[list[Any], Any], list[int]]:
-        """Return `of_branches` with these scores and another budget, for explaining what remains of the value."""
+        """Return `of_branches` with these scores and another budget, to explain the remaining problems."""
         return self.with_budget(budget).of_branches
 
     def of_branches(self, branches: tuple[Any, ...] | list[Any], value: Any) -> list[int]:
@@ -65,7 +65,7 @@ class Scores:
         return sum(self._member(node, name, value[name]) for name in node.properties if name in value)
 
     def _item(self, child: Node | None, item: Any) -> int:
-        """Return an item's score: for a valid scalar, or a container with recognisable content."""
+        """Return the score of an item; 0 for a container without recognisable content."""
         score = 1 if child is None else self._score(child, item)
         return score if score >= _RECOGNISED or not isinstance(item, dict | list | tuple) else 0
 

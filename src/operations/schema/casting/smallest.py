@@ -33,7 +33,7 @@ class Casts(Protocol):
 
 
 class Builder:
-    """Builder of values from nodes; it does not enter a node within itself."""
+    """Builder of values from nodes; it does not recurse into a node that it is building."""
 
     def __init__(self, repair: Casts, budget: Budget) -> None:
         self._repair = repair

@@ -37,7 +37,7 @@ _APPLYING = frozenset(
 
 
 class _Visits:
-    """Number of visits by one schema, applied once: of its own path, of its properties by name, and of all others."""
+    """Visits by one application of a schema: to its own path, to named properties, to other properties and to items."""
 
     __slots__ = ("items", "members", "named", "own")
 

@@ -87,7 +87,7 @@ def sample_strings(pattern: str, minimum: int = 0) -> Iterator[str]:
 
 
 def largest_repetition(pattern: str) -> int:
-    """Return how often the innermost part may repeat, nested counts multiplied; large if not supported."""
+    """Return the most repetitions of the innermost part, the product of nested counts; large if unsupported."""
     tree = _parsed(pattern)
     return 10**9 if tree is None and pattern.count("{") > 1 else _repetition(tree or ())
 

@@ -183,7 +183,7 @@ class _Joined:
             yield from self._parts(target_in(self._definitions, part), seen)
 
     def _excludes(self, part: dict[str, Any], parts: list[dict[str, Any]]) -> bool:
-        """Whether a part restricts undeclared properties to what a required one cannot be."""
+        """Whether a part's `additionalProperties` rejects every possible value of a required property."""
         rest = part.get("additionalProperties", True)
         if rest is not False and not isinstance(rest, dict):
             return False

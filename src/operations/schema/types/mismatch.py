@@ -16,7 +16,7 @@ _MESSAGES = {
     "Invalid ISO8601 duration": "is not a duration (expected ISO 8601, such as PT90S)",
     "Invalid UUID": "is not a UUID",
 }
-"""Messages of msgspec, and what a problem says instead."""
+"""Messages of msgspec, and the messages of problems that replace them."""
 
 
 def message_of(text: str) -> str:

@@ -49,7 +49,7 @@ class Variant:
         return self.schema.document
 
     def loses(self, value: Any) -> bool:
-        """Whether it would drop a property of `value` that it does not declare."""
+        """Whether the member would drop a property of `value` that it does not declare."""
         if not isinstance(value, dict) or not isinstance(self._document, Mapping):
             return False
         known = self._document.get("properties")

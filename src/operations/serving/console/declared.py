@@ -14,7 +14,7 @@ _LONGEST = 60
 
 
 def declared_at(document: Any, pointer: str) -> str | None:
-    """Return the type that a schema declares at a JSON pointer: `integer`, `open | closed`; None for no declaration."""
+    """Return the type that a schema declares at a JSON pointer (`integer`, `open | closed`); None if undeclared."""
     if not isinstance(document, Mapping):
         return None
     parts = SchemaParts(document)

@@ -130,7 +130,7 @@ class ConsoleEndpoint:
             response = await answer(_Question(self._viewer(caller), rest, parameters, headers))
         except CallError as error:
             response = problem_response(error, new_request_id())
-        except Exception:  # noqa: BLE001  # nothing of a failure of our own is sent
+        except Exception:  # noqa: BLE001  # details of our own failure are never sent
             _log.exception("a request failed in the console")
             failed = CallError(ErrorCode.EXECUTION_ERROR, "the server failed")
             response = problem_response(failed, new_request_id())

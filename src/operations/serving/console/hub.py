@@ -126,7 +126,7 @@ class HubRecorder:
         record = self._records.add(request_id, operation_id, "routed", caller=caller, protocol="ws")
         if record is not None:
             self._records.start(record)
-            # A peer chooses the ids of refused requests: series of their own would displace those of others.
+            # A peer chooses the ids of refused requests: separate series for them would displace those of others.
             is_offered = operation_id in self._hub.router.operations
             self._records.end(record, code, seconds=0.0, is_measured=is_offered)
 

@@ -57,7 +57,7 @@ class ConsoleJobs:
             raise
 
     async def snapshot(self, viewer: Viewer) -> dict[str, dict[str, Any]]:
-        """Return the last jobs by id, for the feeds of a caller: read from the store at most every two seconds."""
+        """Return the last jobs by id, for the feeds of a caller; the store is read at most every two seconds."""
         caller = viewer.caller
         is_admin = viewer.identity is not None and ADMIN_SCOPE in viewer.identity.scopes
         key, now = (caller.key, caller.rights, is_admin), time.monotonic()  # one identity may have several tokens

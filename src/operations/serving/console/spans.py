@@ -251,7 +251,7 @@ def not_visible(message: str) -> RefusedError:
 
 def _check_length(name: str, value: str) -> None:
     if len(value) > _LONGEST_PATTERN or value.count("*") > 8:
-        raise _invalid(f"{name} has at most {_LONGEST_PATTERN} characters and 8 asterisks")
+        raise _invalid(f"invalid {name}: expected at most {_LONGEST_PATTERN} characters and 8 asterisks")
 
 
 def _invalid(message: str) -> RefusedError:

@@ -280,7 +280,7 @@ class _Stream:
 
 
 class _Expiry(msgspec.Struct, eq=False):
-    """Stops a stream whose client has not reconnected since."""
+    """Stops a stream whose client did not reconnect in time."""
 
     stream: _Stream
     changes: int

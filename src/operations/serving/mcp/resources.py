@@ -194,7 +194,7 @@ class ResourceIndex:
                 yield namespace, allowed[listing], allowed[reading]
 
     def find_resource(self, uri: str, identity: Identity | None) -> tuple[ResourceEntry, dict[str, str]] | None:
-        """Return the resource of a URI and the variables of the URI; None if the caller may use none."""
+        """Return the resource of a URI and the variables of the URI; None if there is none that the caller may use."""
         exact = self.resources.get(uri)
         allowed = self._exposure.visible(identity)
         if exact is not None and exact.operation.id in allowed:

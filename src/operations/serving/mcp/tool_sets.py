@@ -33,7 +33,7 @@ class ToolSets(Generic[T]):
         self._kept: OrderedDict[Rights, T] = OrderedDict()
 
     def of(self, identity: Identity | None) -> T:
-        """Return the object of a caller's rights."""
+        """Return the object for a caller's rights."""
         if self._generation != self._exposure.generation:
             self._generation = self._exposure.generation
             self._kept.clear()

@@ -43,7 +43,7 @@ class MCPRequest(msgspec.Struct, frozen=True, kw_only=True):
     meta: Mapping[str, Any] = {}
     """Fields of its `_meta`, beside those of every request."""
     repeatable: bool = False
-    """Whether it only reads, so that it may be sent again after a lost connection."""
+    """Whether the request only reads, so that it may be sent again after a lost connection."""
 
 
 class KnownTools(Protocol):

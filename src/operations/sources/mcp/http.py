@@ -1,7 +1,7 @@
 """Streamable HTTP transport: the SDK's, over an HTTP client that contains failures and limits bodies.
 
 In the SDK's transport, a refused connection or failed authorisation ends the whole session, and bodies are unlimited.
-This client responds to such a request with a JSON-RPC error that says whether the server may have received it.
+This client responds to such a request with a JSON-RPC error that states whether the server may have received it.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def call_error(error: RequestFailedError | RequestLostError | RequestTimeoutErro
 
 
 def unavailable(server: str, reason: str, *, executed: Executed = "no") -> CallError:
-    """Return the error for a server that cannot be reached; `executed` says whether the call may have run."""
+    """Return the error for a server that cannot be reached; `executed` is whether the call may have run."""
     return CallError(
         ErrorCode.UNAVAILABLE, f"MCP server {server!r}, {reason}", {"server": server, "executed": executed}
     )

@@ -100,7 +100,7 @@ class CredentialSource:
     def choose(
         self, security: Sequence[Mapping[str, Any]], own: HTTPAuth | None
     ) -> Sequence[tuple[HTTPAuth, Scheme | None]]:
-        """Return the credentials for an operation: the call's own, or those of the configuration that it requires."""
+        """Return the credentials for an operation: the call's own, or the configured ones that it requires."""
         return choose_credentials(self._auth if own is None else own, self._schemes, security)
 
     async def resolve(self, chosen: Sequence[tuple[HTTPAuth, Scheme | None]], timeout: float) -> RequestCredentials:

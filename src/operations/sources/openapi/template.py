@@ -24,7 +24,7 @@ _LOCATIONS = ("path", "query", "header", "cookie", "querystring")
 
 
 class BrokenOperationError(Exception):
-    """An operation's description that cannot be used; the message says why."""
+    """An operation's description that cannot be used; the message has the reason."""
 
 
 class ResponseDescription(msgspec.Struct, frozen=True):

@@ -23,7 +23,7 @@ _CONSTANTS = {
 
 
 def read_yaml(text: str) -> Any:
-    """Parse one document; raise `VALIDATION_ERROR` with what is wrong and where."""
+    """Parse one document; raise `VALIDATION_ERROR` with the problem and its position."""
     # YAML does not allow control characters, but real documents contain them.
     text = _CONTROLS.sub("", text)
     try:

@@ -78,7 +78,7 @@ class ChangeNotifications:
             watched.add(uri)
 
     def wants_log(self, context: ServerRequestContext[Any, Any], level: str) -> bool:
-        """Whether a request's client wants log messages of a level."""
+        """Whether a request's client requested log messages of a level."""
         if context.protocol_version in MODERN_PROTOCOL_VERSIONS:
             lowest = (context.meta or {}).get(LOG_LEVEL_KEY)
         else:
