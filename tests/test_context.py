@@ -53,3 +53,8 @@ def test_a_context_outside_a_call_reports_that_it_has_no_env() -> None:
 def test_resources_of_an_identity_are_a_mapping() -> None:
     with pytest.raises(CallError, match=r"invalid resources \['doc:7'\]: expected a mapping"):
         Identity("ada", resources=["doc:7"])  # type: ignore[arg-type]
+
+
+async def test_a_nested_call_needs_a_function() -> None:
+    with pytest.raises(CallError, match="call takes a function with @operation, not str"):
+        await OperationContext().call("shop.quote")  # type: ignore[call-overload]

@@ -228,6 +228,9 @@ class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
 
         If the function's first parameter is a context, leave it out. A plain `def` handler uses `env[operation](…)`.
         """
+        if not hasattr(operation, "bind"):
+            message = f"call takes a function with @operation, not {type(operation).__name__}: use context.env"
+            raise CallError(ErrorCode.VALIDATION_ERROR, message)
         called = self.env[operation](operation.bind(*args, **kwargs))
         if hasattr(called, "__aiter__"):
             message = f"{operation.id} is a subscription: use context.env[operation](…)"

@@ -39,7 +39,10 @@ export function TryPanel(props: { form: FormState }) {
   }, [run?.id]);
   const past = history.value.filter((call) => call.operationId === operation.id);
   const step = (by: number) => {
-    const at = past.findIndex((call) => call.id === (run?.requestId || run?.id));
+    // The state when the key is pressed, which may be newer than the last rendered one.
+    const shown = runOf(operation.id).peek();
+    const past = history.peek().filter((call) => call.operationId === operation.id);
+    const at = past.findIndex((call) => call.id === (shown?.requestId || shown?.id));
     const next = past[at < 0 ? 0 : at - by];
     if (next) showPast(operation, next);
   };
@@ -51,7 +54,7 @@ export function TryPanel(props: { form: FormState }) {
         toggleView: () => (form.view.value = form.view.peek() === "form" ? "json" : "form"),
         step,
       }),
-    [run, past.length],
+    [run],
   );
   const showsInput = !isPhone || side.value === "input";
   const showsResult = !isPhone || side.value === "result";
