@@ -181,7 +181,7 @@ async def test_jobs_survive_the_loss_of_workers_and_of_the_broker(kind: str) -> 
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("kind", BUSES)
 async def test_ten_thousand_jobs_while_workers_and_the_broker_are_killed(kind: str) -> None:
-    told = await run(kind, 10_000, poison=5, every=0.4, seed=2)
+    told = await run(kind, 10_000, poison=5, every=0.2, seed=2)
     sys.stdout.write(f"{kind}: { {name: value for name, value in told.items() if name not in ('poison', 'dead')} }\n")
     check(told, 10_000, 5)
     assert told["kills"] > 3
