@@ -115,7 +115,7 @@ async def test_a_session_claims_a_bounded_number_and_size_of_operations(hub: Hub
     refused = await peer.read_event()
     assert refused["to"] == f"{NAME}.2"
     assert refused["payload"]["accepted"] == []
-    assert "10,000 operations" in refused["payload"]["refused"]["shop"]
+    assert "too many operations: expected at most 10,000" in refused["payload"]["refused"]["shop"]
     assert hub.operations == ["shop.one1-0"]
     await peer.close()
 

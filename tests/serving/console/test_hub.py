@@ -183,11 +183,11 @@ async def test_a_call_through_the_application_is_cancelled_at_its_worker(field: 
 
 
 async def test_a_call_that_waits_for_a_slot_of_its_worker_says_how_many_are_busy(field: Field) -> None:
-    opened = asyncio.Event()
+    opened = {1: asyncio.Event(), 2: asyncio.Event()}
 
     @operation(id="c.wait", type="query")
     async def wait(number: int) -> int:
-        await opened.wait()
+        await opened[number].wait()
         return number
 
     await field.add_worker("c-token", wait, concurrency=1)
@@ -198,7 +198,9 @@ async def test_a_call_that_waits_for_a_slot_of_its_worker_says_how_many_are_busy
             await feed.until(lambda feed: feed.body.count(b"event: call.queued") == 1)
             running = (await get(field, "calls?outcome=running")).json["calls"]
             assert [("startedAt" in each, each.get("busySlots")) for each in running] == [(False, 1), (True, None)]
-            opened.set()
+            opened[1].set()
+            await feed.until(lambda feed: feed.body.count(b"event: call.ended") == 1)
+            opened[2].set()
             assert [(await call).data for call in calls] == [1, 2]
             await feed.until(lambda feed: feed.body.count(b"event: call.ended") == 2)
     ended = (await get(field, "calls")).json["calls"]
