@@ -77,6 +77,8 @@ async def connected(place: tuple[str, int]) -> AsyncIterator[Connection]:
         yield Connection(reader, writer)
     finally:
         writer.close()
+        writer.transport.abort()  # what the server does not read would keep the socket open
+        await asyncio.sleep(0)
 
 
 def post_bytes(path: str = "/shop/quote", body: bytes = b'{"item":"tea"}', *lines: str) -> bytes:

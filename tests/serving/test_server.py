@@ -108,6 +108,8 @@ async def test_requests_over_tls(shop: Shop, tmp_path: Path) -> None:
         assert (await connection.response())[0] == 413
         assert await connection.rest() == b""
         writer.close()
+        writer.transport.abort()
+        await asyncio.sleep(0)
 
 
 async def test_a_client_that_closes_its_connection_stops_its_call(shop: Shop) -> None:
