@@ -51,5 +51,6 @@ async def test_a_browser_lists_calls_and_follows_operations_without_another_host
     assert (report["found"], report["shown"]) == (["shop.quote"], "shop.quote")
     assert '"price": 6' in report["called"]
     assert "data: 1" in report["followed"]
-    assert report["errors"] == []
+    # The stream may still be open when the page is closed.
+    assert [error for error in report["errors"] if not error.endswith("/shop/watch: net::ERR_ABORTED")] == []
     assert report["hosts"] == [host]
