@@ -19,12 +19,12 @@ class AccessDecision(msgspec.Struct, frozen=True):
 
     @property
     def reason(self) -> str:
-        """What the caller lacks; empty if allowed."""
+        """The missing rights as text; empty if allowed."""
         parts = []
         if self.missing_scopes:
             parts.append(f"missing scope{'s' * (len(self.missing_scopes) > 1)} {', '.join(self.missing_scopes)}")
         if self.missing_any:
-            parts.append(f"none of the scopes {', '.join(self.missing_any)}")
+            parts.append(f"missing one of the scopes {', '.join(self.missing_any)}")
         if self.missing_resource:
             parts.append(f"no permission to {self.missing_resource}")
         return "; ".join(parts)
@@ -56,7 +56,7 @@ def require_access(spec: OperationSpec, identity: Identity | None) -> None:
 
 
 def access_error(operation_id: str, decision: AccessDecision, identity: Identity | None) -> CallError:
-    """Return the `ACCESS_DENIED` error with what a caller lacks."""
+    """Return the `ACCESS_DENIED` error, with the rights that the caller lacks."""
     who = f"{identity.id!r}" if identity is not None else "an anonymous caller"
     details = {
         "operationId": operation_id,

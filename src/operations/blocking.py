@@ -30,8 +30,8 @@ _CLEANUP_SECONDS = 1.0
 class BlockingRegistry:
     """Calls a registry's operations from synchronous code, on an event loop in a separate thread.
 
-    Use it with `with`: leaving the block stops the loop and everything on it. Do not use it in a handler on that loop,
-    which would wait for itself: a handler has `context.env`.
+    Use it with `with`: leaving the block stops the loop and everything on it. A handler on that loop uses `context.env`
+    instead: with the BlockingRegistry it would wait for itself.
     """
 
     def __init__(self, registry: OperationRegistry) -> None:
@@ -117,7 +117,7 @@ class BlockingRegistry:
             raise
 
     async def _end(self) -> None:
-        """Cancel running calls and close streams; abandon those that ignore it."""
+        """Cancel running calls and close streams; abandon those that do not end."""
         running = asyncio.all_tasks() - {asyncio.current_task()}
         for task in running:
             task.cancel()

@@ -133,7 +133,7 @@ class OperationCatalogue:
         The index is made by the first search after a change.
         """
         if self._search_index is None:
-            from operations.search import SearchIndex  # only worth its import for those who search
+            from operations.search import SearchIndex  # most programs do not search
 
             self._search_index = SearchIndex(search_document(each.spec) for each in self.operations.values())
         found = self._search_index.search(text)

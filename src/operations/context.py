@@ -41,7 +41,7 @@ class Identity(msgspec.Struct, frozen=True, omit_defaults=True):
             message = f"invalid resources {self.resources!r:.80}: expected a mapping, such as {{'account:7': ['read']}}"
             raise CallError(ErrorCode.VALIDATION_ERROR, message)
         for name, held in (("scopes", self.scopes), *(("resources", actions) for actions in self.resources.values())):
-            # A string is a sequence of letters, too, and searching it finds parts of words.
+            # A string is a sequence, too: `in` would find parts of its words.
             if isinstance(held, str):
                 message = f"invalid {name} {held!r}: expected a list; pass {held.split()!r}"
                 raise CallError(ErrorCode.VALIDATION_ERROR, message)

@@ -20,7 +20,7 @@ GRACE_SECONDS = 0.1
 """How long cancelled work may take to clean up before its caller stops waiting for it."""
 _MAX_SECONDS = 10.0**9
 _EPOCH_SECONDS = (10**9, 10**11)
-"""A deadline in this range is a present time in seconds by mistake: as milliseconds it would be in 1970."""
+"""Range of deadlines that were given in seconds by mistake: as milliseconds they would be in 1970."""
 _RESOLUTION = 0.02
 
 
@@ -192,7 +192,7 @@ class Deadline(msgspec.Struct, eq=False, kw_only=True):
         return self._task.uncancel() <= self._before
 
     def _keep_running(self, work: Coroutine[Any, Any, Any], thrown: BaseException) -> bool:
-        """Let work that ignores cancellation continue in a separate task; False while it has time left."""
+        """Let work that ignores cancellation continue in a separate task; return False while it has time left."""
         if not self._is_abandoned:
             return False
         assert self._task is not None

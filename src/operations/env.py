@@ -94,7 +94,7 @@ class EnvNode(msgspec.Struct, frozen=True, eq=False):
     def __call__(self, input: Any = None, /, **members: Any) -> Any:
         """Call the operation: return a coroutine of its envelope, or a subscription's async iterator of envelopes."""
         operation_id, found = self._scope.resolve(self._path)
-        operation = found or self._operation  # one on a bus is not in the registry
+        operation = found or self._operation  # a remote operation is not in the registry
         if operation is not None and operation.handler is None and operation.stream is not None:
             return self._subscribe(input, **members)
         invoke = self._scope.invoke or self._scope.catalogue.execute_nested
@@ -157,7 +157,7 @@ class BlockingEnv:
         """Call the operation and wait: its envelope, or for a subscription an iterator of envelopes."""
 
         async def start() -> Any:
-            called = self._node(input, **members)  # a stream on a bus needs the running loop here
+            called = self._node(input, **members)  # a remote stream needs a running loop
             return called if hasattr(called, "__anext__") else await called
 
         result = self._wait(start())
@@ -218,7 +218,7 @@ def merge_input(operation_id: str, input: Any, members: Mapping[str, Any]) -> An
     if not isinstance(input, Mapping):
         message = (
             f"{operation_id}: the positional argument is the whole input, so keyword arguments require a mapping, "
-            f"not {type(input).__name__}: pass every member by keyword"
+            f"not {type(input).__name__}: pass every property by keyword"
         )
         raise CallError(ErrorCode.VALIDATION_ERROR, message)
     return {**input, **members}

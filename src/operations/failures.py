@@ -75,9 +75,9 @@ def executed_of(error: CallError) -> Executed:
 
 
 def mark_executed(error: CallError, operation_id: str) -> CallError:
-    """Return an error as its handler's caller sees it.
+    """Return an error of a handler as the caller of the handler gets it.
 
-    A nested call that did not run does not mean that the handler did not.
+    The error of a nested call that did not run has `executed: no`. The handler itself did run: its caller gets `yes`.
     """
     details = error.details
     if not isinstance(details, dict) or details.get("executed") != "no" or details.get("operationId") == operation_id:

@@ -84,7 +84,7 @@ class OperationRegistry(OperationCatalogue):
         self._wheel: TimerWheel | None = None
         self.register_all(operations)
 
-    # What a registry without interceptors, deadlines and plain functions never needs.
+    # Created on first use: a registry without interceptors, deadlines and plain functions does not need these.
 
     @property
     def wheel(self) -> TimerWheel:

@@ -59,7 +59,7 @@ class AccessControl(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     def __post_init__(self) -> None:
         for field in ("required_scopes", "required_scopes_any"):
             scopes = getattr(self, field)
-            # A text is a sequence of its letters.
+            # A string is a sequence of strings, too.
             if isinstance(scopes, str) or not all(isinstance(scope, str) for scope in scopes):
                 message = f"invalid {field} {scopes!r}: expected a list of scopes, such as ['admin']"
                 raise CallError(ErrorCode.VALIDATION_ERROR, message)

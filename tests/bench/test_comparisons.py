@@ -15,7 +15,7 @@ def test_the_table_of_the_documentation_is_drawn_from_the_published_results() ->
 
 def test_figures_that_fall_short_are_listed() -> None:
     (line,) = list_short({"3.11": {"bench.work": [SLOW, FAST]}})
-    assert line == "3.11  bench.work: Work, against a peer: 3.00 times its time; wanted: at most 2"
+    assert line == "3.11  bench.work: Work, against a peer: 3.00 times its time; target: at most 2"
 
 
 def test_a_benchmark_replaces_its_own_figures_alone(tmp_path: Path) -> None:

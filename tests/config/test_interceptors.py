@@ -112,7 +112,7 @@ def test_settings_without_a_value_are_those_of_the_interceptor() -> None:
     ("table", "problem"),
     [
         ('use = "rate-limt"', "unknown interceptor; did you mean rate-limit"),
-        ("rate = 5", "use is missing"),
+        ("rate = 5", "missing use"),
         ('use = "rate-limit"', "missing required key rate"),
         ('use = "rate-limit"\nrate = 0', "expected float > 0"),
         ('use = "rate-limit"\nrate = 1\nburts = 3', "unknown key; did you mean burst"),

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operations.exports.definitions import Definition, Hoisted, assign_names, closure, hoist
+from operations.exports.definitions import Hoisted, SharedDefinition, assign_names, closure, hoist
 from operations.schema import from_schema
 
 NODE = {"type": "object", "properties": {"next": {"$ref": "#/$defs/Node"}, "value": {"type": "integer"}}}
@@ -121,16 +121,16 @@ def test_the_document_given_is_not_changed() -> None:
 
 
 def test_the_second_content_of_a_name_gets_digits_of_its_hash() -> None:
-    user = Definition("a" * 32, "User", (), {"type": "object"})
-    other = Definition("b" * 32, "User", (), {"type": "string"})
-    third = Definition("b" * 7 + "c" * 25, "User", (), True)
+    user = SharedDefinition("a" * 32, "User", (), {"type": "object"})
+    other = SharedDefinition("b" * 32, "User", (), {"type": "string"})
+    third = SharedDefinition("b" * 7 + "c" * 25, "User", (), True)
     named = assign_names([user, other, user, third], taken=["Problem"])
     assert named == {user.key: "User", other.key: "User_bbbbbb", third.key: "User_bbbbbbb"}
     assert assign_names([user], taken=["User"]) == {user.key: "User_aaaaaa"}
 
 
 def test_names_that_imitate_hashes_do_not_stop_the_naming() -> None:
-    one, two = Definition("a" * 32, "User", (), True), Definition("b" * 32, "User", (), False)
+    one, two = SharedDefinition("a" * 32, "User", (), True), SharedDefinition("b" * 32, "User", (), False)
     imitations = [f"User_{'b' * length}" for length in range(6, 33)]
     named = assign_names([one, two], taken=imitations)
     assert len({*named.values(), *imitations}) == len(imitations) + 2

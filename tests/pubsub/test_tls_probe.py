@@ -31,7 +31,7 @@ async def told(transport: Any) -> str:
         error = await error_of(transport.__aenter__())
     assert (error.code, error.details) == (ErrorCode.UNAVAILABLE, {"executed": "no", "reason": WRONG_PROTOCOL})
     assert "no connection to " in error.message
-    return error.message.rpartition("the server there ")[2]
+    return error.message.rpartition("the server ")[2]
 
 
 @pytest.fixture
@@ -43,18 +43,18 @@ def certificates(tmp_path: Path) -> Certificates:
 async def test_redis(engine: str, certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("operations.pubsub.redis.connection._CONNECT_SECONDS", 0.5)
     plain = shared_redis(engine).port
-    no_tls = "does not use TLS: its address begins with redis, not rediss"
+    no_tls = "does not use TLS: begin its address with redis instead of rediss"
     assert await told(RedisTransport(f"rediss://127.0.0.1:{plain}")) == no_tls
     assert await told(RedisTransport(f"rediss+cluster://127.0.0.1:{plain}")) == no_tls
     async with tls_proxy(plain, certificates.certificate, certificates.key) as port:
-        has_tls = "uses TLS: its address begins with rediss, not redis"
+        has_tls = "uses TLS: begin its address with rediss instead of redis"
         assert await told(RedisTransport(f"redis://127.0.0.1:{port}")) == has_tls
         assert await told(RedisTransport(f"redis+sentinel://127.0.0.1:{port}/main")) == has_tls
 
 
 async def test_nats_without_tls() -> None:
     port = shared_server().port
-    no_tls = "does not use TLS: its address begins with nats, not tls"
+    no_tls = "does not use TLS: begin its address with nats instead of tls"
     assert await told(connect(f"tls://127.0.0.1:{port}")) == no_tls
     assert await told(connect(f"tls://127.0.0.1:{port}", tls_first=True)) == no_tls
 
@@ -62,12 +62,12 @@ async def test_nats_without_tls() -> None:
 async def test_nats_with_tls(certificates: Certificates) -> None:
     with nats_server(f"tls {{ {certificates.config} }}") as server:
         url = f"nats://127.0.0.1:{server.port}"
-        error = await error_of(connect(url).__aenter__())  # it says itself that it wants TLS, and gets it
+        error = await error_of(connect(url).__aenter__())  # the server requires TLS, so the client uses it
         assert error.details["reason"] == UNTRUSTED
-        later = "starts TLS after its first message: leave tls_first out"
+        later = "starts TLS after its first message: remove tls_first"
         assert await told(connect(url, tls=certificates.context, tls_first=True)) == later
     with nats_server(f"tls {{ {certificates.config}, handshake_first: true }}") as server:
-        sooner = "expects TLS before its first message: add tls_first=True"
+        sooner = "expects TLS before its first message: pass tls_first=True"
         assert await told(connect(f"nats://127.0.0.1:{server.port}", tls=certificates.context)) == sooner
 
 
@@ -76,10 +76,10 @@ async def test_a_hub(certificates: Certificates) -> None:
     identity.load_cert_chain(certificates.certificate, certificates.key)
     async with Hub(TOKENS) as hub:
         url = f"wss{hub.url[2:]}"
-        assert await told(Spoke(url, token="caller")) == f"does not use TLS: its address is {hub.url}"
+        assert await told(Spoke(url, token="caller")) == f"does not use TLS: change its address to {hub.url}"
     async with Hub(TOKENS, tls=identity) as hub:
         url = f"ws{hub.url[3:]}"
-        assert await told(Spoke(url, token="caller")) == f"uses TLS: its address is {hub.url}"
+        assert await told(Spoke(url, token="caller")) == f"uses TLS: change its address to {hub.url}"
 
 
 async def test_a_server_with_tls_that_refuses_the_handshake_is_not_said_to_have_none(

@@ -258,7 +258,7 @@ async def test_without_the_shared_record_a_mutation_does_not_run(
     async def fail(key: str, seconds: float) -> bool:
         raise CallError(ErrorCode.UNAVAILABLE, "out of reach", {"executed": "no"})
 
-    monkeypatch.setattr(bank.transport.inner, "remember", fail)
+    monkeypatch.setattr(bank.transport.inner, "store_key", fail)
     ada = PendingRequestMap(SignedTransport(await bus(), session=SESSION))
     error = await error_of(ada.call("bank.pay"))
     assert (error.code, error.details["executed"], bank.ran) == (ErrorCode.UNAVAILABLE, "no", [])
@@ -309,5 +309,5 @@ async def test_only_workers_write_the_record_with_the_redis_permissions_of_the_g
         ):
             assert await paid(worker, ada) == "paid"
             assert "once:" in str(server.command("KEYS", "operations:once:*"))
-            error = await error_of(ada.remember("x", 10))
+            error = await error_of(ada.store_key("x", 10))
             assert (error.code, "NOPERM" in error.message or "ermission" in error.message) == ("UNAVAILABLE", True)

@@ -103,12 +103,12 @@ from operations.pubsub import (
     KeepsRecords,
     Receive,
     Record,
-    Remembers,
     ReportsBacklog,
     ReportsCongestion,
     ReportsConnection,
     Stop,
     Stores,
+    StoresKeys,
     Take,
     TooManyRecords,
     Transport,
@@ -324,7 +324,7 @@ async def carry(transport: Transport) -> None:
     stop()
     capabilities: Capabilities = transport.capabilities
     wrapped = TransportWrapper(transport)
-    parts = [Flushes, InProcess, KeepsRecords, Remembers, ReportsBacklog, ReportsCongestion, ReportsConnection, Stores]
+    parts = [Flushes, InProcess, KeepsRecords, StoresKeys, ReportsBacklog, ReportsCongestion, ReportsConnection, Stores]
     print(capabilities.delivery, wrapped, parts, undelivered)
     check_address("redis://127.0.0.1:6379")
     async with connect("memory:") as memory:

@@ -54,7 +54,7 @@ class Announcer:
         transport = endpoint.transport
         self._slots = slots
         self._load = load
-        """Returns how many calls run or wait, ended, and failed."""
+        """Returns three numbers of calls: running or waiting, ended, and failed."""
         self.worker_id = f"{endpoint.peer}.{os.urandom(4).hex()}"
         self.rejected: Mapping[str, str] = {}
         """The operations that the hub rejected, each with the reason."""
@@ -80,7 +80,7 @@ class Announcer:
             self._beat()
 
     def announce(self) -> None:
-        """Announce the operations; in process only a heartbeat, which callers respond to with a request."""
+        """Announce the operations. In process, send only a heartbeat: callers that see it request the announcement."""
         self._generation += 1
         if self._transport.optional(InProcess) is not None:
             self._send_alive()

@@ -127,7 +127,7 @@ class PendingRequestMap:
     ) -> None:
         """Store the request of a job, whose outcome is kept, and wait until it is stored.
 
-        The owner of the job may have `most` jobs; 0 is no limit. The input may have `most_bytes`.
+        `most` is the largest number of jobs of the owner (0: no limit), `most_bytes` the largest size of the input.
         """
         grant, now = current_grant.get(), time.time()
         request = RequestPayload("", operation_id, input, None, None, None, identity, metadata, job=job)
@@ -362,7 +362,7 @@ class PendingRequestMap:
         self._endpoint.send_error(request_id, error, self._codec)
 
     def abort(self, request_id: str, reason: str = "") -> None:
-        """Cancel a request that this side made, whose caller gets `ABORTED`, or one that it was to respond to."""
+        """Cancel a request: one that this side made, so that its caller gets `ABORTED`, or one that it received."""
         pending = self._endpoint.pending.get(request_id)
         if pending is None:
             self._endpoint.send_abort(request_id, inbox_of(request_id), self._codec, reason)

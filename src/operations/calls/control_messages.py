@@ -2,7 +2,8 @@
 
 On Redis every caller also receives the control messages of other calls. Such a message names its call by a hash of the
 request id, and has a proof that its sender knows the id, which only the caller and the worker do. A proof covers the
-whole message and credit messages are numbered, so that another peer cannot use a message that it received.
+whole message and credit messages are numbered, so that another peer can neither change nor repeat a message that it
+received.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from operations.calls.events import VERSION, AbortPayload, CallAborted, CallCred
 def control_id(request_id: str) -> str:
     """Return the name of a call in control messages that other peers receive.
 
-    It hides the request id: a peer that knows it could make a worker send responses to it.
+    It hides the request id: a peer that knew the id could make a worker send responses to that peer.
     """
     return blake2b(request_id.encode(errors="replace"), digest_size=16).hexdigest()
 
 
 def write_abort(request_id: str, codec: Codec, reason: str, *, overheard: bool) -> bytes:
-    """Encode an abort; if other peers receive it (`overheard`), with a proof."""
+    """Encode an abort, with a proof if other peers also receive it (`overheard`)."""
     payload = AbortPayload(request_id, writable(reason))
     if overheard:
         payload.proof = _prove(request_id, payload)

@@ -63,7 +63,7 @@ _EXPECTED: dict[str, frozenset[type[Event]]] = {
     WORKERS: frozenset({WorkerAlive, WorkerAnnounced, WorkerGone}),
     ASKS: frozenset({WorkerAsked}),
 }
-"""The events that are accepted at each kind of address, because a broker's permissions are by address."""
+"""The types of events that are accepted at each kind of address: a broker grants permissions by address."""
 
 
 class PendingRequest(Protocol):
@@ -125,7 +125,7 @@ class SignsNestedCalls(Protocol):
         """Return the root of the request that is being received; None if it is not signed."""
 
     def record(self, event: CallRequested) -> Coroutine[Any, Any, bool] | None:
-        """Add the request that is being received to the record that all workers share; False if it was there."""
+        """Add the request that is being received to the record that all workers share; return False if it was there."""
 
 
 RequestHandler = Callable[[CallRequested, Codec, Arrival], None]
@@ -149,7 +149,7 @@ class Endpoint:
         self.pending: dict[str, PendingRequest] = {}
         """The requests that this side made, by their id."""
         self.progress: dict[str, ProgressReporter] = {}
-        """The callbacks for the progress of these requests, of those that have one."""
+        """The progress callbacks of these requests, by request id."""
         self.running: dict[str, RunningRequest] = {}
         """The requests that run here, by their control id."""
         self.namespaces: dict[str, list[RequestHandler]] = {}

@@ -22,11 +22,11 @@ from operations.schema import Schema, from_schema
 VERSION = 1
 NULL = msgspec.Raw(b"null")
 _Whole = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
-"""An integer of 64 bits, which arithmetic with floats cannot overflow."""
+"""An integer of at most 64 bits: arithmetic with floats cannot overflow."""
 _Id = Annotated[str, msgspec.Meta(max_length=128)]
 """The id of a request, a worker or a peer: a name of at most 64 characters and random parts."""
 _Token = Annotated[str, msgspec.Meta(max_length=64)]
-"""A grant or an event type that a hub accepts."""
+"""A grant, or the type of an event at a hub."""
 _Name = Annotated[str, msgspec.Meta(max_length=256)]
 """An operation id or a namespace."""
 MOST_NAMESPACES = 64

@@ -6,7 +6,7 @@ import time
 
 from operations.calls.events import CallRequested
 from operations.errors import CallError
-from operations.pubsub import Delivery, Record, Remembers
+from operations.pubsub import Delivery, Record, StoresKeys
 
 STORED_SECONDS = 86_400.0
 """Seconds for which a stored request may wait for a worker."""
@@ -31,7 +31,7 @@ class SeenRequests:
         now = int(time.time())
         if now != self._swept:
             self._sweep(now)
-        seen = self._seen.setdefault(int(remembered_until(event)), {})
+        seen = self._seen.setdefault(int(kept_until(event)), {})
         attempt = event.payload.attempt
         if seen.get(event.id, -1) >= attempt:
             return False
@@ -44,7 +44,7 @@ class SeenRequests:
             del self._seen[second]
 
 
-def remembered_until(event: CallRequested) -> float:
+def kept_until(event: CallRequested) -> float:
     """Return the time until which a request is stored, in seconds since the epoch."""
     payload = event.payload
     if payload.deadline is not None:
@@ -53,11 +53,11 @@ def remembered_until(event: CallRequested) -> float:
 
 
 def replay_problem(event: CallRequested, *, stored: bool) -> str:
-    """Return why a request could run after it is no longer stored; empty if it cannot."""
+    """Return why replay protection does not cover a request, which could run after its entry is removed; else empty."""
     payload, now = event.payload, time.time()
     if stored:
         if payload.not_after is None or payload.not_after / 1000 - now > STORED_SECONDS + _SKEW_SECONDS:
-            return "a stored request needs a time within a day after which it does not run"
+            return "a stored request needs an expiry time within a day"
     elif payload.deadline is not None:
         if payload.deadline / 1000 - now > LONGEST_DEADLINE:
             return "the deadline is too far away for replay protection"
@@ -69,11 +69,11 @@ def replay_problem(event: CallRequested, *, stored: bool) -> str:
 class RecordedDelivery:
     """A delivery whose request is in the shared record; releasing the delivery removes it from there."""
 
-    def __init__(self, inner: Delivery, remembers: Remembers | None) -> None:
+    def __init__(self, inner: Delivery, keys: StoresKeys | None) -> None:
         self.key = ""
         """The key of the request in the shared record, once it is there."""
         self._inner = inner
-        self._remembers = remembers
+        self._stored_keys = keys
 
     @property
     def message(self) -> bytes:
@@ -105,8 +105,8 @@ class RecordedDelivery:
 
     def release(self) -> None:
         """Release the message for another worker, and remove it from the shared record."""
-        if self.key and self._remembers is not None:
-            self._remembers.forget(self.key)
+        if self.key and self._stored_keys is not None:
+            self._stored_keys.delete_key(self.key)
         self._inner.release()
 
     def dead_letter(self, reason: str, record: Record | None = None) -> None:

@@ -111,7 +111,7 @@ class RequestHandler:
         return spec is None or spec.type is not OperationType.QUERY
 
     def start(self, reply: Reply) -> bool:
-        """Pass a request to the dispatcher; return False if it is refused, which its caller gets as an error."""
+        """Pass a request to the dispatcher; return False if it is refused. Its caller then gets the error."""
         try:
             request = self._read(reply.event, reply.codec)
             if type(request.input) is msgspec.Raw:

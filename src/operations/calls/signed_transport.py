@@ -21,7 +21,7 @@ from operations.calls.replay_protection import (
     RecordedDelivery,
     ReplayError,
     SeenRequests,
-    remembered_until,
+    kept_until,
     replay_problem,
 )
 from operations.calls.signature_format import (
@@ -45,8 +45,8 @@ from operations.pubsub import (
     InProcess,
     Receive,
     Record,
-    Remembers,
     Stop,
+    StoresKeys,
     Take,
     Transport,
     TransportWrapper,
@@ -103,7 +103,7 @@ class SignedTransport(TransportWrapper):
         self._keys: Recent[bytes, bytes] = Recent(_MOST_TOKENS)
         """The keys that sign nested calls, by token."""
         self._seen = SeenRequests()
-        self._remembers = transport.optional(Remembers)
+        self._stored_keys = transport.optional(StoresKeys)
         self._received: ReceivedRequest | None = None
         self._capabilities: tuple[Capabilities, Capabilities] | None = None
 
@@ -162,7 +162,7 @@ class SignedTransport(TransportWrapper):
         """Take stored requests; a token must still be valid when its request runs."""
 
         def check(message: bytes, delivery: Delivery, arrival: Arrival) -> None:
-            recorded = RecordedDelivery(delivery, self._remembers)
+            recorded = RecordedDelivery(delivery, self._stored_keys)
             self._receive(message, arrival, recorded, lambda request: take(request, recorded, arrival))
 
         return super().take(address, check, limit=limit)
@@ -210,14 +210,14 @@ class SignedTransport(TransportWrapper):
         return RootRequest(received.signed.token, root_id(event.id), deadline)
 
     def record(self, event: CallRequested) -> Coroutine[Any, Any, bool] | None:
-        """Add the request that is being received to the record that all workers share; False if it was there.
+        """Add the request that is being received to the record that all workers share; return False if it was there.
 
         Return None if there is no such record, or if the server delivers a stored request again.
         """
-        received, remembers = self._received, self._remembers
-        if received is None or received.signed is None or remembers is None:
+        received, keys = self._received, self._stored_keys
+        if received is None or received.signed is None or keys is None:
             return None
-        until, name = remembered_until(event), f"{event.id} {event.payload.attempt}"
+        until, name = kept_until(event), f"{event.id} {event.payload.attempt}"
         delivery = received.delivery
         if delivery is not None:
             if delivery.is_redelivered:
@@ -226,7 +226,7 @@ class SignedTransport(TransportWrapper):
         key = replay_key(name, received.signed.token)
         if delivery is not None:
             delivery.key = key
-        return self._note(remembers, key, max(1.0, until - time.time()))
+        return self._note(keys, key, max(1.0, until - time.time()))
 
     def measures(self) -> Iterator[Measure]:
         """Return how many requests were refused, by reason."""
@@ -274,8 +274,8 @@ class SignedTransport(TransportWrapper):
             raise CallError(ErrorCode.VALIDATION_ERROR, problem)
         return join(BY_SESSION, token, b"", sign(session.key, _signed_address(address), message), message)
 
-    async def _note(self, remembers: Remembers, key: str, seconds: float) -> bool:
-        is_new = await remembers.remember(key, seconds)
+    async def _note(self, keys: StoresKeys, key: str, seconds: float) -> bool:
+        is_new = await keys.store_key(key, seconds)
         if not is_new:
             self.refusals["replayed"] += 1
         return is_new

@@ -116,8 +116,8 @@ class JobReply(StoredReply, kw_only=True):
         Reply.abort(self, reason)
 
     def refuse(self, error: CallError) -> None:
-        """Keep the error of a refused job; a job that the full queue refuses is released for another worker."""
-        self.record.access = None  # its owner may know why it is refused
+        """Keep the error of a refused job; if the queue was full, release the job for another worker instead."""
+        self.record.access = None  # so that its owner can read why it was refused
         if isinstance(error, ReplayError):
             self.stored.discard()
         elif error.code is ErrorCode.UNAVAILABLE and executed_of(error) == "no":

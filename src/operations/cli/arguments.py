@@ -346,7 +346,7 @@ LOAD_OPTIONS = (
 LOG_OPTIONS = (
     Option("--log-format", "how log records are written", value="FORMAT", choices=("text", "json"), default="text"),
     Option(
-        "--log-level", "the least level that is logged", value="LEVEL", choices=("debug", "info", "warning", "error")
+        "--log-level", "the lowest level that is logged", value="LEVEL", choices=("debug", "info", "warning", "error")
     ),
 )
 HEALTH_OPTION = Option(

@@ -71,7 +71,7 @@ def require_config_path(args: ParsedArguments) -> Path:
     """Return the path of the configuration; raise if there is none."""
     found = search(args)
     if found.refused:
-        raise CommandError(found.refused, "copy the file to own it", exit_code=DENIED)
+        raise CommandError(found.refused, "copy the file, and use your copy", exit_code=DENIED)
     if found.path is None:
         raise CommandError(no_config(args), "run 'ops init' to create one, or name one with --config")
     return found.path

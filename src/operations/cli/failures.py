@@ -139,7 +139,7 @@ def hint_for(error: CallError) -> str:
         if details.get("reason") == "DEAD_LETTERED":
             return "list dead letters with 'ops jobs dead'; run one again with 'ops jobs retry ID'"
         if "hub" in details:
-            return _HUB_HINT if error.code == ErrorCode.ACCESS_DENIED else "check that the URL is a hub's"
+            return _HUB_HINT if error.code == ErrorCode.ACCESS_DENIED else "check that the URL is that of a hub"
         if details.get("statusCode", details.get("status")) in (401, 403):
             return "the API rejected the credentials: check the source's auth in operations.toml"
     if error.code == ErrorCode.VALIDATION_ERROR and error.message.startswith("invalid input for "):

@@ -67,9 +67,9 @@ def program() -> None:
     deadline nor Ctrl-C could end the program.
     """
     terminal.claim_stdout()
-    gc.disable()  # imports leave little garbage; `_finish` enables it
+    gc.disable()  # imports leave little garbage; `_finish` enables it again
     code = main()
-    threading = sys.modules.get("threading")  # not imported: no threads
+    threading = sys.modules.get("threading")  # None: no threads were started
     started = [] if threading is None else [each for each in threading.enumerate() if each.name != "MainThread"]
     for thread in started:
         if not thread.daemon:

@@ -94,7 +94,7 @@ async def connect_transport(
 
 
 def unlisted_operation(transport: Transport, operation_id: str, missing: CallError) -> Operation[Any]:
-    """Return an operation that calls the hub by id: a hub lists only what the caller may call, but explains the rest.
+    """Return an operation that calls the hub by id, which returns the reason if the caller may not call it.
 
     `missing` is the error for an id that the hub does not have.
     """

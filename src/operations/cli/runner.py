@@ -30,7 +30,7 @@ _SIGNAL_WINDOW = 1.0
 
 
 class _Warnings(logging.Handler):
-    """Prints the library's warnings, and errors with their traceback, which for a failed handler only the log has."""
+    """Prints the library's warnings, and errors with their tracebacks; only the log has those of handlers."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record."""
@@ -201,7 +201,7 @@ async def stopping() -> AsyncIterator[asyncio.Event]:
         for number in numbers:
             loop.remove_signal_handler(number)
             if signals.received.is_set():
-                signal.signal(number, signals.end)  # while connections close
+                signal.signal(number, signals.end)  # a signal while connections close
                 atexit.register(signal.signal, number, signal.SIG_IGN)  # the interpreter removes handlers at exit
 
 

@@ -289,7 +289,7 @@ async def _open(stack: AsyncExitStack, opening: SourceOpening, requested: str | 
 
 
 def _withdraw_hidden(workspace: Workspace, catalogue: Catalogue) -> None:
-    """Unregister operations whose ids belong to closed sources that are before theirs in the file."""
+    """Unregister each operation whose id also belongs to a closed source that is earlier in the file."""
     order = list(workspace.config.sources)
     for entry in catalogue.entries:
         if entry.source not in workspace.opened and entry.id in workspace.registry:
@@ -306,7 +306,7 @@ def _check_spelling(requested: str, catalogue: Catalogue, config: Config) -> Non
     may_have = [source.name for source in config.sources.values() if _may_have(source, requested)]
     known = [source for source in catalogue.sources.values() if source.name in may_have]
     if any(source.state == "failed" or source.skipped for source in known):
-        return  # it may be what did not open
+        return  # it may be in a part that was not opened
     error = unknown_operation(requested, [entry.id for entry in catalogue.entries])
     if error.details["nearest"]:
         hint = "if it is new, run 'ops ls --refresh'" if near else None

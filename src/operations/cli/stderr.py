@@ -42,10 +42,10 @@ def redacted(text: str) -> str:
 
 
 @contextlib.contextmanager
-def json_on_stderr(is_wanted: bool) -> Iterator[None]:
-    """With `is_wanted`, write JSON lines in the block, including what other code writes to stderr."""
+def json_on_stderr(enabled: bool) -> Iterator[None]:
+    """If `enabled`, write JSON lines in the block, including what other code writes to stderr."""
     before = sys.stderr
-    if is_wanted and before is not None:
+    if enabled and before is not None:
         lines = _JSONLines(before)
         _json[:] = [lines]
         sys.stderr = lines

@@ -150,7 +150,7 @@ class Supervisor:
         return self.exit_code
 
     def reload(self) -> None:
-        """Replace every process by a new one; during a reload, once more after it."""
+        """Replace every process by a new one; if a reload is running, start another one after it."""
         self._is_changed = True
         if not self._reloads:
             task = asyncio.ensure_future(self._reload())

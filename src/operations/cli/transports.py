@@ -29,7 +29,7 @@ _EXTRAS = {
 def transport_at(url: str | None, config: Config | None, urls: str = TRANSPORT_URLS) -> TransportSettings:
     """Return the transport for a URL or name; without one, the configuration's only transport.
 
-    `urls` has the addresses that hints name.
+    `urls` are the example addresses in hints.
     """
     named = dict(config.transports) if config is not None else {}
     unusable = _unusable(config)

@@ -56,7 +56,7 @@ class CachedSource(msgspec.Struct, frozen=True, array_like=True):
     is_uninstalled: bool = False
     """Whether it failed because an extra is missing, which may be installed at any time."""
     hidden: Sequence[str] = ()
-    """Ids of its operations that sources before it in the file have, too."""
+    """Ids of its operations that sources before it in the file also have."""
 
 
 class CacheHeader(msgspec.Struct, frozen=True, array_like=True):

@@ -89,7 +89,7 @@ def _opened(workspace: Workspace) -> Iterator[_Row]:
 
 
 def _resolve(rows: Sequence[_Row], order: Sequence[str]) -> tuple[list[_Row], dict[str, dict[str, str]]]:
-    """Return the rows by id, of duplicates that of the first source, and for each other source who has its ids."""
+    """Return the first row of each id, and for every other source the ids that it lost, with their sources."""
     position = {name: index for index, name in enumerate(order)}
     found: dict[str, _Row] = {}
     hidden: dict[str, dict[str, str]] = {}
@@ -101,7 +101,7 @@ def _resolve(rows: Sequence[_Row], order: Sequence[str]) -> tuple[list[_Row], di
 
 
 def _hide(sources: Sequence[CachedSource], hidden: Mapping[str, Mapping[str, str]]) -> list[CachedSource]:
-    """Return the sources with the ids that the rows of other sources hide."""
+    """Return the sources, each with the ids that rows of other sources hide."""
     return [
         msgspec.structs.replace(
             source,

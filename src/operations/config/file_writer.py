@@ -60,7 +60,7 @@ def add_source(path: Path, name: str, table: Mapping[str, Any], *, replace: bool
 
 
 def remove_source(path: Path, name: str) -> None:
-    """Remove a source from a file; comments and layout of the rest stay. Raise `VALIDATION_ERROR` if it has none."""
+    """Remove a source from a file; the rest stays unchanged. An unknown name raises `VALIDATION_ERROR`."""
     path = Path(path).absolute()
     write_config(path, text_without_source(path, name))
 
@@ -165,7 +165,7 @@ def _append(text: str, addition: str) -> str:
 
 
 def _without(document: ConfigDocument, path: Path, name: str) -> tuple[str, int]:
-    """Return the text without the lines of a source, and the position of the first; raise if that is not enough."""
+    """Return the text without the lines of a source, and where they began; raise if it is not a separate table."""
     key, text = (*_prefix(path), "sources", name), document.text
     parts, end, position = [], 0, None
     for statement in toml_statements(text):

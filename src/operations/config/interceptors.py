@@ -60,7 +60,7 @@ def _read(checker: Checker, table: Any, key: Key) -> AnyInterceptor | None:
         if not isinstance(table, Mapping):
             checker.report(key, "expected a table")
         elif not isinstance(use, str):
-            checker.report(key, f"use is missing: one of {', '.join(_KINDS)}")
+            checker.report(key, f"missing use: expected one of {', '.join(_KINDS)}")
         else:
             checker.report((*key, "use"), f"unknown interceptor{nearest(use, _KINDS)}")
         return None

@@ -178,7 +178,7 @@ class _ConfigReader:
             check_hub(checker, settings.hub, (*key, "hub"))
         if settings.serve is not None:
             if self._serve is not None:
-                checker.report((*key, "serve"), "another file has it already")
+                checker.report((*key, "serve"), "already defined in another file")
             self._serve = settings.serve
             self._written["serve"] = written["serve"]
             check_serve(checker, settings.serve, (*key, "serve"))

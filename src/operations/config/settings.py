@@ -14,7 +14,7 @@ from msgspec import Meta
 from operations.schema import Policy
 
 DIRECT_FILE = "command-line"
-"""Name of the file that sources on the command line would be in."""
+"""Name of the imaginary file of sources that the command line defines."""
 _NOT_IN_NAMES = r"[^A-Za-z0-9_-]+"
 
 Patterns = list[str]

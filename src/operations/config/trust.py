@@ -84,7 +84,7 @@ def require_own_files(files: Iterable[Path]) -> None:
     for path in files:
         reason = refusal(path)
         if reason is not None:
-            raise CallError(ErrorCode.ACCESS_DENIED, f"{path} {reason}", {"hint": "copy the file to own it"})
+            raise CallError(ErrorCode.ACCESS_DENIED, f"{path} {reason}", {"hint": "copy the file, and use your copy"})
 
 
 def trusts_every_file(environ: Mapping[str, str] | None = None) -> bool:

@@ -352,16 +352,23 @@ def check_serve(checker: Checker, serve: ServeSettings, key: Key) -> None:
     if serve.jwt is not None:
         _check_jwt(checker, serve.jwt, (*key, "jwt"))
         if serve.jwt.audience is None and serve.public_url is None:
-            checker.report((*key, "jwt"), "expected an audience or a public_url: tokens for others would be accepted")
+            checker.report(
+                (*key, "jwt"),
+                "expected an audience or a public_url: without one, tokens for other servers would be accepted",
+            )
     _check_tokens(checker, serve.tokens, key)
     for number, each in enumerate(serve.tokens):
         if each.namespaces and not serve.websocket:
-            checker.report((*key, "tokens", number, "namespaces"), "operations are registered over the WebSocket only")
+            problem = "operations are registered only over the WebSocket: set websocket = true, or remove namespaces"
+            checker.report((*key, "tokens", number, "namespaces"), problem)
     public = serve.public_url
     if public is not None and (not public.startswith(("https://", "http://")) or public.endswith("/")):
         checker.report((*key, "public_url"), "expected an address such as https://api.example.com")
     if serve.issuer is not None and not serve.issuer.audience and public is None:
-        checker.report((*key, "issuer"), "expected an audience or a public_url: tokens for others would be accepted")
+        checker.report(
+            (*key, "issuer"),
+            "expected an audience or a public_url: without one, tokens for other servers would be accepted",
+        )
     for number, origin in enumerate(serve.origins):
         if not re.fullmatch(r"https?://[^/?#]+", origin):
             checker.report((*key, "origins", number), "expected an origin such as https://app.example.com")

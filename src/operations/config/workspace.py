@@ -33,8 +33,8 @@ from operations.sources.scanner import Skipped
 from operations.spec import Operation
 
 if TYPE_CHECKING:
-    from operations.config.source_filters import SourceFilter  # most configurations have neither filters
-    from operations.interceptors.approval import Ask  # and no interceptors
+    from operations.config.source_filters import SourceFilter  # imported on use: few configurations
+    from operations.interceptors.approval import Ask  # have filters or interceptors
 
 __all__ = ["SourceReport", "Workspace", "open_workspace"]
 

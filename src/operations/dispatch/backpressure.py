@@ -35,7 +35,7 @@ class Backpressure:
             await response.may_be_sent
         finally:
             self._waiting.discard(response)
-            # The next response follows after this one is sent, or not, if this one was too much.
+            # The next response is sent after this one, unless this one causes congestion again.
             asyncio.get_running_loop().call_soon(self._resume_next)
 
     def _resume_next(self) -> None:

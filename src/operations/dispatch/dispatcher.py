@@ -168,7 +168,7 @@ class Request(Deadline, kw_only=True):
             self._end(envelope, None)
 
     async def _delay(self, error: Exception) -> BaseException:
-        """Return the error of a handler when it may be sent, as its details may be large; or why the call ended."""
+        """Wait until an error, which may be large, may be sent; return it, or why the call ended meanwhile."""
         try:
             await self.run(self.host.backpressure.wait(self.caller))
         except BaseException as stopped:  # noqa: BLE001  # the caller gets a response for every exception
@@ -407,7 +407,7 @@ class Dispatcher:
             self.active.discard(request)
 
     def refuse(self, request: Request) -> CallError:
-        """Count a request that the full queue refuses, and return its error."""
+        """Count a request that is refused because the queue is full, and return its error."""
         self.counters.rejected += 1
         return unavailable(request.operation_id, "the worker has too many requests waiting", "no")
 

@@ -22,7 +22,7 @@ _MAX_DEPTH = 60
 
 
 def parse_arguments(arguments: Mapping[str, Any] | str | bytes | None) -> dict[str, Any]:
-    """Return arguments as a dict; JSON strings are decoded, and an empty string has none."""
+    """Return arguments as a dict; a JSON string is decoded, an empty string means no arguments."""
     if arguments is None or arguments in ("", b""):
         return {}
     if isinstance(arguments, (str, bytes)):

@@ -1,4 +1,4 @@
-"""Shared definitions: the `$defs` of many schemas as one set, each content once. It knows nothing of operations.
+"""Shared definitions: the `$defs` of many schemas as one set without duplicates. It knows nothing of operations.
 
 A definition is identified by a hash of its content and of everything that it reaches, so equal definitions of different
 schemas become one. Names are assigned last, among the definitions that one reader sees.
@@ -24,7 +24,7 @@ Place = Callable[[str], str]
 Revise = Callable[[Any], Any]
 
 
-class Definition(msgspec.Struct, frozen=True):
+class SharedDefinition(msgspec.Struct, frozen=True):
     """One shared definition."""
 
     key: str
@@ -49,12 +49,12 @@ class Definition(msgspec.Struct, frozen=True):
 class Hoisted(msgspec.Struct, frozen=True):
     """A schema without `$defs`, and the definitions that it reaches by key."""
 
-    root: Definition
+    root: SharedDefinition
     uses: tuple[str, ...]
-    definitions: Mapping[str, Definition]
+    definitions: Mapping[str, SharedDefinition]
 
     def schema(self, place: Place, revise: Revise | None = None) -> Any:
-        """Return the schema itself, as `Definition.schema` does: a reference if it is one of the definitions."""
+        """Return the schema itself, as `SharedDefinition.schema` does: a reference if it is one of the definitions."""
         if self.root.key in self.definitions:
             return {"$ref": place(self.root.key)}
         return self.root.schema(place, revise)
@@ -63,7 +63,7 @@ class Hoisted(msgspec.Struct, frozen=True):
 def hoist(document: Mapping[str, Any] | bool, root_name: str, *, with_root: bool = False) -> Hoisted:
     """Return a converted schema with its `$defs` moved out.
 
-    A schema that refers to itself becomes a definition named `root_name` too; with `with_root`, any does.
+    A schema that refers to itself also becomes a definition, named `root_name`; with `with_root`, every schema does.
     """
     contents: dict[str, Any] = {_ROOT: document}
     if isinstance(document, dict) and "$defs" in document:
@@ -71,11 +71,11 @@ def hoist(document: Mapping[str, Any] | bool, root_name: str, *, with_root: bool
         contents.update((_POINTER + name, schema) for name, schema in document["$defs"].items())
     texts, links = _read(contents)
     keys = _keys(texts, links)
-    definitions: dict[str, Definition] = {}
+    definitions: dict[str, SharedDefinition] = {}
     for pointer in texts:
         name = root_name if pointer == _ROOT else pointer[len(_POINTER) :]
         uses = tuple(dict.fromkeys(keys[target] for target in links[pointer]))
-        definitions.setdefault(keys[pointer], Definition(keys[pointer], name, uses, contents[pointer], keys))
+        definitions.setdefault(keys[pointer], SharedDefinition(keys[pointer], name, uses, contents[pointer], keys))
     root = definitions[keys[_ROOT]]
     if any(_ROOT in targets for targets in links.values()):
         return Hoisted(root, (root.key,), definitions)
@@ -91,7 +91,7 @@ def hoist(document: Mapping[str, Any] | bool, root_name: str, *, with_root: bool
     return Hoisted(root, root.uses, definitions)
 
 
-def closure(keys: Iterable[str], definitions: Mapping[str, Definition]) -> list[str]:
+def closure(keys: Iterable[str], definitions: Mapping[str, SharedDefinition]) -> list[str]:
     """Return these keys and all keys that their definitions use, each once, in order of first use."""
     found = dict.fromkeys(keys)
     pending = list(reversed(found))
@@ -104,7 +104,7 @@ def closure(keys: Iterable[str], definitions: Mapping[str, Definition]) -> list[
     return list(ordered)
 
 
-def assign_names(definitions: Iterable[Definition], taken: Iterable[str] = ()) -> dict[str, str]:
+def assign_names(definitions: Iterable[SharedDefinition], taken: Iterable[str] = ()) -> dict[str, str]:
     """Return a unique name for each key: the first content keeps its name, others get digits of their hash."""
     names: dict[str, str] = {}
     used = set(taken)

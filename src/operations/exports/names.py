@@ -1,4 +1,4 @@
-"""Tool and property names that every model provider accepts. Each name leads back to its operation or property."""
+"""Tool and property names that every model provider accepts. Each name identifies one operation or property."""
 
 from __future__ import annotations
 

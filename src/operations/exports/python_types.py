@@ -1,4 +1,4 @@
-"""TypeWriter: JSON Schemas as Python annotations; objects become TypedDicts, each content once."""
+"""TypeWriter: JSON Schemas as Python annotations; objects become TypedDicts, equal objects the same one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from operations.exports.definitions import Definition, Hoisted, hoist
+from operations.exports.definitions import Hoisted, SharedDefinition, hoist
 
 _NAMES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
 _WORD = re.compile(r"[A-Za-z0-9]+")
@@ -16,7 +16,7 @@ _MAX_LITERALS = 60
 _MAX_BRANCHES = 20
 _MAX_DOC = 100
 _MAX_NODES = 50_000
-"""Most parts of one schema that are annotated: merging `allOf` can repeat parts many times."""
+"""Maximum number of parts of one schema that are annotated: merging `allOf` can repeat parts many times."""
 _IN_PLACE = ("$ref", "allOf")
 _SOURCES = {
     **dict.fromkeys(("str", "int", "float", "bool", "bytes", "list", "dict"), "builtins"),
@@ -47,7 +47,7 @@ class TypeWriter:
         self._used = {*taken, *functions, *_SOURCES, "TypedDict"}
         self._by_content: dict[str, str] = {}
         self._by_key: dict[str, str] = {}
-        self._definitions: dict[str, Definition] = {}
+        self._definitions: dict[str, SharedDefinition] = {}
         self._open: set[str] = set()
         self._nodes_left = _MAX_NODES
 
@@ -226,7 +226,7 @@ def _is_record(node: Mapping[str, Any]) -> bool:
 
 
 def _record_text(name: str, kinds: Mapping[str, str], description: object) -> str:
-    """Return the definition of a TypedDict: pyright checks a call in half the time of a class."""
+    """Return the definition of a TypedDict as a call, which pyright checks in half the time of a class."""
     lines = [f"    {field!a}: {kind},\n" for field, kind in kinds.items()]
     doc = doc_line(description)
     return f'{name} = TypedDict("{name}", {{\n{"".join(lines)}}})\n' + (f'"""{doc}"""\n' if doc else "")

@@ -98,7 +98,7 @@ class Rendering(msgspec.Struct, frozen=True, kw_only=True):
             return self.truncate(whole)
         if callable(self.redact) or len(whole) <= 2 * self.max_characters:
             return self.truncate(as_text(self._redacted(chosen)))
-        # Of long data, only what may be shown is searched for secrets.
+        # Of long data, only the part that may be shown is searched for secrets.
         begun = as_text(self._redacted(_beginning(chosen, [self.max_characters])))
         return self.truncate(begun, len(whole))
 
@@ -155,7 +155,7 @@ def _project(data: Any, paths: Sequence[Sequence[str]]) -> Any:
 
 
 def _beginning(data: Any, left: list[int]) -> Any:
-    """Return data without the entries after the first `left[0]` characters. Strings stay whole, secrets in them too."""
+    """Return the entries of data up to `left[0]` characters; strings stay whole, so that secrets are recognised."""
     if isinstance(data, dict):
         kept: dict[str, Any] = {}
         for key, value in data.items():

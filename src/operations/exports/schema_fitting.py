@@ -42,7 +42,7 @@ JSON_PREFIX = "json:"
 _JSON_TEXT = "as JSON text"
 _MAX_NOTE = 200
 _MAX_NODES = 20_000
-"""Most parts of one schema that are fitted: merging `allOf` can repeat parts many times."""
+"""Maximum number of parts of one schema that are fitted: merging `allOf` can repeat parts many times."""
 _LONG_ENUM = 250
 """Number of values above which the characters of an `enum` are limited."""
 _encode = msgspec.json.Encoder().encode

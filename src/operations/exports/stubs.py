@@ -30,7 +30,7 @@ from operations import ResponseEnvelope
 """
 _TAKEN = ("Env", "Namespace")
 _ITEM = "    def __getitem__(self, name: str) -> Any: ..."
-"""The first member of its class: operations and namespaces may be called `str` and `Any`."""
+"""Written first in its class: later members may be named `str` or `Any`, which this line uses."""
 _MAX_DOC = 300
 
 
@@ -128,7 +128,7 @@ class _Module:
             if is_identifier(name) and not name.startswith("_") and name not in found:
                 found[name] = module
             else:
-                self.unreachable[f"{child}.*"] = "the namespace is not a Python name, or shares one"
+                self.unreachable[f"{child}.*"] = "the namespace is not a Python name, or another one has the same name"
         return found
 
 
@@ -164,7 +164,7 @@ def _env_text(namespaces: Iterable[str], modules: Mapping[str, str], unreachable
         if is_identifier(name) and not name.startswith("_") and name not in (*roots, "property"):
             roots[name] = modules[namespace]
         else:
-            unreachable[f"{namespace}.*"] = "the namespace is not a Python name, or shares one"
+            unreachable[f"{namespace}.*"] = "the namespace is not a Python name, or another one has the same name"
     members = [f"    @property\n    def {name}(self) -> _{module}.Namespace: ..." for name, module in roots.items()]
     return (
         f'"""The operations of this project, typed. {_MARK}"""\n\n'

@@ -58,7 +58,8 @@ class ToolOptions(TypedDict, total=False):
     read_only: bool
     """Leave out mutations."""
     identity: Identity | None
-    """Select only operations that it may call, and call them with its rights. Without it, with the program's own."""
+    """Select only operations that this identity may call; calls have its rights, without one the program's own.
+    """
     approval: Approval | None
     """Decides which calls run."""
     client: Client | None

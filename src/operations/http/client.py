@@ -214,8 +214,8 @@ def check_method_and_headers(request: HTTPRequest) -> None:
 def sent_headers(request: HTTPRequest) -> Sequence[tuple[str, str]]:
     """Return the headers with correct framing.
 
-    A wrong `Content-Length` or `Transfer-Encoding` would let the body of one request pass for the next. Not every
-    client sends the length of an empty body by itself.
+    With a wrong `Content-Length` or `Transfer-Encoding`, a server would read the body of one request as the next one.
+    Not every client sends the length of an empty body by itself.
     """
     empty = not request.body and (request.body is not None or request.method in _WITH_BODY)
     for name, _ in request.headers:

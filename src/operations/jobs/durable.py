@@ -33,7 +33,7 @@ from operations.errors import CallError, ErrorCode
 from operations.failures import aborted
 from operations.jobs.status import JobLimits
 from operations.jobs.store import MaySee, Submission
-from operations.pubsub import KeepsRecords, Remembers, Transport
+from operations.pubsub import KeepsRecords, StoresKeys, Transport
 
 _ID = re.compile(r"([A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*)\.([0-9a-f]{48})")
 _RECHECK_SECONDS = 5.0
@@ -173,10 +173,10 @@ class DurableJobStore:
 
     def _forget_signed(self, message: bytes) -> None:
         """Let workers accept a signed request again: they store the requests that they have run."""
-        signed, remembers = split(message), self.transport.optional(Remembers)
-        if signed is not None and remembers is not None:
+        signed, keys = split(message), self.transport.optional(StoresKeys)
+        if signed is not None and keys is not None:
             outline = codec_of(signed.request).decode_outline(signed.request)
-            remembers.forget(replay_key(stored_name(outline.id), signed.token))
+            keys.delete_key(replay_key(stored_name(outline.id), signed.token))
 
     async def close(self) -> None:
         """Stop checking; the transport stays open."""

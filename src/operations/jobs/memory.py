@@ -201,12 +201,12 @@ class MemoryJobStore:
         self._sizes[record.owner] -= job.size if is_kept else 0
         self._unfinished[record.owner] -= 1
         job.record, job.call, job.client = record, None, None
-        job.input = b"" if record.body is None else record.body.request  # what can be retried
+        job.input = b"" if record.body is None else record.body.request  # kept for a retry
         self._sizes[record.owner] += job.size if is_kept else 0
         job.ended.set()
         assert record.ended_at is not None
         heapq.heappush(self._expiries, (record.ended_at + int(record.seconds_kept * 1000), job.id))
-        if len(self._expiries) > 2 * len(self._jobs) + 64:  # each retry of a job leaves one
+        if len(self._expiries) > 2 * len(self._jobs) + 64:  # each retry of a job leaves an old entry
             newest = {job_id: at for at, job_id in sorted(self._expiries)}
             self._expiries = [(at, job_id) for job_id, at in newest.items()]
             heapq.heapify(self._expiries)

@@ -87,7 +87,7 @@ def status_of(job_id: str, record: JobRecord) -> JobStatus:
 
 
 def not_found(job_id: str) -> CallError:
-    """Return the error for an id of no job that the caller may see."""
+    """Return the error for the id of a job that does not exist or that the caller may not see."""
     return CallError(JOB_NOT_FOUND, f"there is no job {job_id[:200]!r}", {"jobId": job_id[:200], "executed": "no"})
 
 
@@ -105,5 +105,5 @@ def too_many_jobs(limit: int) -> CallError:
 
 def too_large_input(operation_id: str, size: int, limit: int) -> CallError:
     """Return the error for an input that is too large to be kept."""
-    message = f"{operation_id}: the input has {size:,} bytes; a job may have {limit:,}"
+    message = f"{operation_id}: the input has {size:,} bytes; at most {limit:,} are allowed in a job"
     return CallError(ErrorCode.VALIDATION_ERROR, message, {"executed": "no"})

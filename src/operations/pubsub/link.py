@@ -142,13 +142,13 @@ class Callbacks(Protocol):
         """Handle a message; called until `link.receive` is set to another function."""
 
     def backlogged(self, link: Link, size: int) -> None:
-        """`size` bytes were written to a slow link."""
+        """Called when `size` bytes were written to a slow link."""
 
     def drained(self, link: Link) -> None:
-        """The peer has read most of what was written to a slow link."""
+        """Called when the peer of a slow link has read most of what was written."""
 
     def receiving(self, link: Link) -> None:
-        """The link holds more received bytes than before, and not few."""
+        """Called when the link holds many received bytes, and more than before."""
 
     def closed(self, link: Link, reason: str) -> None:
         """Called when the connection is closed; nothing is received afterwards."""

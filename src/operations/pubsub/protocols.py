@@ -1,7 +1,7 @@
 """The interface of transports, which carry bytes between peers. It knows nothing of calls or operations.
 
 `Transport` is the part that every transport implements. Other parts are optional Protocols (`Stores`, `KeepsRecords`,
-`Remembers`, `InProcess`, `Flushes`, `ReportsBacklog`): `Transport.optional` returns the part, or None if it is missing.
+`StoresKeys`, `InProcess`, `Flushes`, `ReportsBacklog`): `Transport.optional` returns the part, or None without it.
 `TransportWrapper` is the base of transports around another one.
 """
 
@@ -225,17 +225,17 @@ class KeepsRecords(Protocol):
 
 
 @runtime_checkable
-class Remembers(Protocol):
-    """Stores keys for all peers of the bus."""
+class StoresKeys(Protocol):
+    """Stores keys that all peers of the bus share, so that a request with a key runs once."""
 
-    async def remember(self, key: str, seconds: float) -> bool:
+    async def store_key(self, key: str, seconds: float) -> bool:
         """Store a key, at most for a day; return False if it is already stored.
 
         Raise if the server cannot be reached.
         """
 
-    def forget(self, key: str) -> None:
-        """Delete the key of a released message, if that counts as a new message; otherwise do nothing."""
+    def delete_key(self, key: str) -> None:
+        """Delete the key of a released message; do nothing if the transport marks it as redelivered instead."""
 
 
 @runtime_checkable

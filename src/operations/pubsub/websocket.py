@@ -42,7 +42,7 @@ _FRAME_BYTES = 64
 """Size of a waiting frame without its content."""
 _READ_BYTES = 32 << 10
 _SHORT_READ_BYTES = 256
-"""Number of bytes that one read returns, and that it returns after the turn of its peer."""
+"""Largest number of bytes of one read: usually, and once the turn of the peer is over."""
 _FREE_READ_BYTES = 512
 """Number of bytes of a read that costs too little to start a turn: one usual message, or about 80 empty ones."""
 _FEWEST_TOGETHER, _MOST_TOGETHER = 8, 32

@@ -43,7 +43,7 @@ async def connect(
 ) -> WebSocketLink:
     """Open a WebSocket; raise `ACCESS_DENIED` if the token is refused, else `UNAVAILABLE`."""
     if token is not None and not (token.isascii() and token.isprintable()):
-        problem = "a line break or a character that is not printable ASCII; was it read with the end of its line?"
+        problem = "a character that is not printable ASCII, perhaps a line break at its end: remove it"
         raise CallError(ErrorCode.ACCESS_DENIED, f"the token cannot be sent to the hub: it has {problem}")
     headers = {"Authorization": f"Bearer {token}"} if token is not None else None
     link = WebSocketLink(callbacks, max_payload)
@@ -86,12 +86,12 @@ async def diagnose(url: str, error: Exception) -> CallError | None:
     shown = _shown(url)
     if shown.lower().startswith("ws:"):
         if await speaks_tls(host, port):
-            return wrong_protocol(shown, f"the server there uses TLS: its address is wss{shown[2:]}")
+            return wrong_protocol(shown, f"the server uses TLS: change its address to wss{shown[2:]}")
     elif has_no_tls(error):
         first, _, _ = (await plain_reply(host, port, _upgrade(host))).partition(b"\r\n")
         # A server with TLS may also respond to plain HTTP, with 400 Bad Request.
         if first.startswith(b"HTTP/1.") and b" %d" % _BAD_REQUEST not in first:
-            return wrong_protocol(shown, f"the server there does not use TLS: its address is ws{shown[3:]}")
+            return wrong_protocol(shown, f"the server does not use TLS: change its address to ws{shown[3:]}")
     return None
 
 
@@ -131,7 +131,7 @@ OpenSocket = Callable[[Target], Awaitable[socket.socket]]
 
 
 async def open_cancellable(make: Callable[[OpenSocket], Coroutine[Any, Any, T]]) -> T:
-    """Return the connection that `make` opens with the sockets of its argument; cancelling shuts those down."""
+    """Return the connection that `make(open_socket)` opens; a cancellation shuts down the sockets of `open_socket`."""
     opened: list[socket.socket] = []
 
     async def open_socket(target: Target) -> socket.socket:

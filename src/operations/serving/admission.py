@@ -104,8 +104,7 @@ class Admission:
     ) -> Caller:
         """Return the caller of a request. `audience` is a token audience that only this endpoint accepts.
 
-        `token` is a token from another place than the usual headers. `headers` are the headers if they were read
-        before.
+        `token` is a token that was not sent in the usual headers. `headers` are the headers if they were read before.
         """
         if headers is None:
             headers = read_headers(scope)

@@ -134,7 +134,8 @@ class HTTPExchange:
     def _request_more(self) -> None:
         """Read from the client, which may wait for `100 Continue` before it sends the body.
 
-        After the head of the response it would be read as a part of the response.
+        `100 Continue` is not written after the head of the response, because the client would read it as a part of the
+        body.
         """
         if self._may_continue and not self.is_started:
             self._may_continue = False

@@ -109,7 +109,7 @@ class HTTPProtocol(asyncio.Protocol):
             self._limit(_HEAD_SECONDS)
 
     def _parse(self, data: bytes) -> bool:
-        """Parse received data; False if the connection ends. A head over the limit is refused before it is parsed."""
+        """Parse received data; return False if the connection ends. A head over the limit is not parsed."""
         if self._in_head:
             self._head_bytes += len(data)
             if self._head_bytes > _MAX_HEAD_BYTES and not 0 <= data.find(b"\r\n\r\n") <= _MAX_HEAD_BYTES:
@@ -256,7 +256,7 @@ class HTTPProtocol(asyncio.Protocol):
         if not exchange.keeps_alive:
             self._close(exchange)
         elif self._waiting:
-            self._loop.call_soon(self._start)  # not in the stack of the one that has ended
+            self._loop.call_soon(self._start)  # later: not in the call stack of the exchange that ended
         elif self._refusal:
             self._close_with(self._refusal)
         else:

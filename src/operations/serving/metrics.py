@@ -35,7 +35,7 @@ class MetricsEndpoint:
 
     async def _respond(self, method: str, caller: Caller) -> Response:
         if method not in ("GET", "HEAD"):
-            message = f"the metrics have no {method}"
+            message = f"/metrics does not support {method}: use GET"
             return problem_response(RefusedError(405, ErrorCode.VALIDATION_ERROR, message, "METHOD", [_ALLOW]), "")
         if not self._is_open and (caller.principal is None or WATCH not in caller.principal.identity.scopes):
             message = f"the metrics need the scope {WATCH}"

@@ -13,16 +13,15 @@ from operations.pubsub.link import Turn
 
 _SLICE_BYTES = 4 << 10
 _LATE_SLICE_BYTES = 256
-"""Number of bytes that are parsed at once; the second if the turn is over."""
+"""Number of bytes that are parsed together: usually, and once the turn is over."""
 _MAX_UNSENT = 1 << 20
 """Number of unsent bytes beyond which nothing more is read; each ping adds a pong to them."""
 
 
 class WebSocketReader(asyncio.Protocol):
-    """Stands between the transport of a connection and the protocol, for which it is the transport.
+    """A layer between the transport and the protocol of a connection; the protocol uses it as its transport.
 
-    `turn` is shared by the connections of a server: beyond it each one handles one slice in each iteration of the event
-    loop.
+    The connections of a server share `turn`: once it is over, each handles one slice per iteration of the event loop.
     """
 
     def __init__(self, transport: asyncio.Transport, protocol: Any, turn: Turn) -> None:

@@ -207,7 +207,7 @@ class HubDirectory:
         *,
         is_gone: bool = False,
     ) -> None:
-        """Replace the operations of a worker, and report the result to it and to workers that get its old ones."""
+        """Replace the operations of a worker; report the result to it and to workers that take over old ones."""
         before, registration.operations = registration.operations, operations
         held = before.keys() - registration.rejected.keys()
         registration.rejected = rejected
@@ -242,7 +242,7 @@ class HubDirectory:
             return
         assert operation is not None
         registration.rejected[operation_id] = reason
-        if session in operation.sessions:  # its earlier spec was that of the others
+        if session in operation.sessions:  # it had registered the same spec before
             operation.sessions.remove(session)
         if registration not in operation.waiting:
             operation.waiting.append(registration)
@@ -371,7 +371,7 @@ class _ChangeNotices:
             (session, alias), registration = self._queue.popitem(last=False)
             known = self._watching.get(session)
             if known is not None:
-                with contextlib.suppress(CallError):  # a peer's only codec may not express the spec
+                with contextlib.suppress(CallError):  # the peer's only codec may be unable to express it
                     self._send_one(session, known, alias, registration)
             if self._queue and perf_counter() > end:
                 asyncio.get_running_loop().call_soon(self._send)

@@ -35,7 +35,7 @@ _MOST_QUEUED_BYTES = 16 << 20
 _QUEUED_PER_TURN = 64
 _MOST_UNREAD = 32 << 20
 _MOST_UNREAD_WITHOUT_RIGHTS = 8 << 20
-"""Number of unread bytes at which a worker gets no more requests, and no more of callers without rights."""
+"""Numbers of unread bytes above which a worker gets no more requests: of any caller, and of callers without rights."""
 _MOST_CLAIMED = 4096
 """Largest size of a claimed identity that is decoded."""
 _MOST_CONTROL = 4096

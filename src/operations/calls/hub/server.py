@@ -78,7 +78,7 @@ class Hub:
         self._joined: dict[str, HubConnection] = {}
         """The connections whose handshake is complete, by the name of their peer."""
         self._turns: WeakValueDictionary[str, Turn] = WeakValueDictionary()
-        """The turns of the connected identities."""
+        """The limit on handled messages of each connected identity, which its connections share."""
         self._unsent_checked = 0.0
         self._names = PeerNames()
         self._numbers = itertools.count(1)

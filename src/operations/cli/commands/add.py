@@ -174,7 +174,7 @@ COMMAND = Command(
                     many=True,
                 ),
                 Option("--header", "header for the URL; ${NAME} is replaced", value="NAME:VALUE", many=True),
-                Option("--sse", "the URL is of the older SSE transport (default for URLs that end with /sse)"),
+                Option("--sse", "use the older SSE transport (default for URLs that end with /sse)"),
                 *_ADD_OPTIONS,
             ),
             examples=(

@@ -1,4 +1,4 @@
-"""`ops add --discover`: find the MCP servers that editors know, and include their files in the configuration."""
+"""`ops add --discover`: find the MCP servers in the files of editors, and include these files in the configuration."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ directory. On a terminal it asks for each file whether to include it. A FILE is 
 'ops trust' afterwards.
 """,
     examples=(
-        ("ops add --discover", "list the servers that editors know"),
+        ("ops add --discover", "list the servers in the files of editors"),
         ("ops add --discover .mcp.json", "include one file"),
     ),
 )

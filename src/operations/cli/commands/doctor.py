@@ -93,7 +93,7 @@ def _configuration(args: ParsedArguments, findings: list[Finding]) -> tuple[Conf
     """Return the configuration and the exit code so far."""
     found = search(args)
     if found.refused:
-        findings.append(Finding("bad", "configuration", found.refused, "copy the file to own it"))
+        findings.append(Finding("bad", "configuration", found.refused, "copy the file, and use your copy"))
         return None, DENIED
     if found.path is None:
         findings.append(Finding("bad", "configuration", no_config(args), "run 'ops init' to create one"))
@@ -102,7 +102,9 @@ def _configuration(args: ParsedArguments, findings: list[Finding]) -> tuple[Conf
         config = read_configuration(found.path)
     except CallError as error:
         is_invalid = error.code == ErrorCode.VALIDATION_ERROR
-        fix = "fix the file; 'ops config schema' prints its schema" if is_invalid else "copy the file to own it"
+        fix = (
+            "fix the file; 'ops config schema' prints its schema" if is_invalid else "copy the file, and use your copy"
+        )
         findings.append(Finding("bad", "configuration", error.message, fix))
         return None, USAGE if is_invalid else DENIED
     findings.append(Finding("ok", "configuration", str(found.path)))
@@ -218,7 +220,7 @@ def _cache(config: Config, seconds: float) -> Finding:
         return Finding(
             "note",
             "cache",
-            "cannot be written, so that every command opens the sources",
+            "cannot be written: every command opens the sources again",
             "set XDG_CACHE_HOME to a writable directory",
         )
     return Finding("ok", "cache", f"{counted(len(catalogue.entries), 'operation')}, written in {duration(seconds)}")

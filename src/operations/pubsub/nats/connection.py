@@ -51,7 +51,7 @@ class WriteBuffer:
         self.requests: dict[bytes, Requests] = {}
         self.answers: dict[bytes, list[bytes]] = {}
         self.pongs: deque[Callable[[], object]] = deque()
-        """What to call for each PING that the server has not answered."""
+        """The callback of each PING that the server has not answered."""
         self.replies = replies
         self._sizing = sizing
         self._loop = asyncio.get_running_loop()
@@ -75,7 +75,7 @@ class WriteBuffer:
             answers.append(message)
 
     def publish(self, subject: bytes, message: bytes) -> None:
-        """Send a message that may concern the requests before it."""
+        """Send a message, after the buffered requests, which it may concern."""
         self._put_requests()
         self.send(b"PUB %b %d\r\n%b\r\n" % (subject, len(message), message))
 
@@ -219,7 +219,7 @@ class NatsConnection(asyncio.Protocol):
         """
         self._silent += 1
         if self._silent > SILENT_BEATS:
-            self.abort("the NATS server gives no sign of life")
+            self.abort("the NATS server does not respond")
         elif self._silent > 1 or self.buffer.pongs:
             self.buffer.ping(lambda: None)
 

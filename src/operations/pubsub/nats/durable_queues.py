@@ -179,7 +179,7 @@ class DurableQueues:
         if subject is not None:
             self._publish_or_warn(subject, message, headers, delivery.done)
 
-    async def remember(self, key: str, seconds: float) -> bool:
+    async def store_key(self, key: str, seconds: float) -> bool:
         """Store a key for all peers of the bus; return False if it is already stored."""
         problem = await self.jetstream.make_records()
         if problem is None:
@@ -188,7 +188,7 @@ class DurableQueues:
             if answer.error is None:
                 return not answer.duplicate
             problem = answer.error.description
-        message = f"the record of requests is out of reach: {problem}"
+        message = f"the record of requests cannot be reached: {problem}"
         raise CallError(ErrorCode.UNAVAILABLE, message, {"executed": "no"})
 
     def regained(self) -> None:

@@ -85,7 +85,7 @@ def read_settings(
     """Read `nats://user:password@host:port,nats://…`; a user without a password is a token, as in NATS."""
     urls = [part for part in (*url.split(","), *servers) if part]
     if not urls:
-        raise wrong_address(url, "it has no NATS server, for example nats://127.0.0.1:4222")
+        raise wrong_address(url, "it has no server: expected an address such as nats://127.0.0.1:4222")
     found = tuple(_read_server(each) for each in urls)
     scheme, _, rest = urls[0].rpartition("://")
     name, has_password, secret = rest.rpartition("@")[0].partition(":")
@@ -180,9 +180,9 @@ async def diagnose(server: NatsServer, settings: NatsSettings, error: Exception)
         if settings.tls is None and not settings.tls_first:
             return None
         if b'"tls_required":true' in said or b'"tls_available":true' in said:
-            sooner = "the server there starts TLS after its first message: leave tls_first out"
+            sooner = "the server starts TLS after its first message: remove tls_first"
             return wrong_protocol(where, sooner) if settings.tls_first else None
-        return wrong_protocol(where, "the server there does not use TLS: its address begins with nats, not tls")
+        return wrong_protocol(where, "the server does not use TLS: begin its address with nats instead of tls")
     if not settings.tls_first and not said and await speaks_tls(server.host, server.port):
-        return wrong_protocol(where, "the server there expects TLS before its first message: add tls_first=True")
+        return wrong_protocol(where, "the server expects TLS before its first message: pass tls_first=True")
     return None

@@ -34,10 +34,10 @@ from operations.pubsub.protocols import (
     Part,
     Receive,
     Record,
-    Remembers,
     ReportsBacklog,
     Stop,
     Stores,
+    StoresKeys,
     Take,
     Undelivered,
 )
@@ -66,7 +66,7 @@ class Subscription:
         self.full = full
 
 
-class NatsTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsBacklog):
+class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsBacklog):
     """A peer's connection to a NATS bus: `async with connect("nats://…") as transport:`.
 
     Entering waits for the first connection; a refusal is raised, a server that does not respond yet is retried. A lost
@@ -206,11 +206,11 @@ class NatsTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsBa
         """Take the messages that JetStream stores at an address, at most `limit` at a time."""
         return self._queues.take(address, take, limit)
 
-    async def remember(self, key: str, seconds: float) -> bool:
+    async def store_key(self, key: str, seconds: float) -> bool:
         """Store a key for all peers of the bus; return False if it is already stored. Without JetStream, do nothing."""
-        return await self._queues.remember(key, seconds) if self.capabilities.durable else True
+        return await self._queues.store_key(key, seconds) if self.capabilities.durable else True
 
-    def forget(self, key: str) -> None:
+    def delete_key(self, key: str) -> None:
         """Do nothing: JetStream marks a released message as redelivered."""
 
     async def flush(self) -> None:

@@ -152,11 +152,11 @@ class RedisKeys:
         channel = self._channels.get(address)
         if channel is None:
             if len(self._channels) >= _MOST_CHANNELS:
-                self._channels.clear()  # callers come and go, and each had an inbox
+                self._channels.clear()  # most are inboxes of callers that are gone
             channel = self._channels[address] = f"{self._prefix}:{address}".encode()
         return channel
 
-    def remembered(self, key: str) -> bytes:
+    def shared_key(self, key: str) -> bytes:
         """Return the key of a value that all peers share; callers have no access to it."""
         return f"{self._prefix}:once:{key}".encode()
 

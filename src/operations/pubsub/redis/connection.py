@@ -114,7 +114,7 @@ class RedisConnection(asyncio.Protocol):
         self.run(pack(*map(_bytes, command)), lambda reply: None if answered.done() else answered.set_result(reply))
         await asyncio.wait((answered, self._gone), timeout=_CONNECT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         if not answered.done():
-            raise ConnectionError(self._reason or "the server does not answer")
+            raise ConnectionError(self._reason or "the server does not respond")
         reply = answered.result()
         if isinstance(reply, ReplyError):
             raise reply
@@ -124,7 +124,7 @@ class RedisConnection(asyncio.Protocol):
         """Ping an idle server, and abort the connection of one that stays silent."""
         self._silent += 1
         if self._silent > SILENT_BEATS:
-            self.abort("the server gives no sign of life")
+            self.abort("the server does not respond to heartbeats")
         elif self.is_idle:
             self.run(b"*1\r\n$4\r\nPING\r\n")
 
@@ -189,7 +189,7 @@ class RedisConnection(asyncio.Protocol):
                 if then is not None:
                     then(reply)
         except hiredis.ProtocolError as error:
-            self.abort(f"the server does not speak RESP3: {error}")
+            self.abort(f"the server does not use RESP3: {error}")
         finally:
             self._owner.end_reading()
 
@@ -287,9 +287,9 @@ async def diagnose(address: RedisAddress, error: Exception) -> CallError | None:
         where = f"Redis at {host}:{port}"
         if not address.tls:
             if await speaks_tls(host, port):
-                return wrong_protocol(where, "the server there uses TLS: its address begins with rediss, not redis")
+                return wrong_protocol(where, "the server uses TLS: begin its address with rediss instead of redis")
         elif has_no_tls(error) and (await plain_reply(host, port, b"PING\r\n")).startswith((b"+", b"-")):
-            return wrong_protocol(where, "the server there does not use TLS: its address begins with redis, not rediss")
+            return wrong_protocol(where, "the server does not use TLS: begin its address with redis instead of rediss")
     return None
 
 

@@ -147,12 +147,12 @@ class DurableStreams:
 
         return stop
 
-    async def remember(self, key: bytes, seconds: float) -> bool:
+    async def store_key(self, key: bytes, seconds: float) -> bool:
         """Store a key for all peers of the bus; return False if it is already stored."""
         lifetime = b"%d" % int(seconds * 1000)
         return bool(await ask_script(self._bus.epoch, _REMEMBER, (key,), (lifetime,), "the record of requests"))
 
-    def forget(self, key: bytes) -> None:
+    def delete_key(self, key: bytes) -> None:
         """Delete a key."""
         if self._bus.epoch is not None:
             self._bus.epoch.put(_FORGET, (key,), (), lambda reply: None)

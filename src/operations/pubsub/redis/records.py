@@ -54,7 +54,7 @@ STORE_RECORDED = Script(
 )
 """Store a request with its record, unless the record exists.
 
-Keys: stream, record, the owner's records, owners; arguments: request, value, body, lifetime, key, the most records."""
+Keys: stream, record, the owner's records, owners; arguments: request, value, body, lifetime, key, maximum count."""
 
 SETTLE_RECORDED = Script(
     _NOW
@@ -94,7 +94,8 @@ _DEAD_LETTER = Script(
 """Delete a request without a record and write one for it, or move it to the dead letters if there are too many.
 
 Keys: stream, record, the owner's records, owners, dead letters; arguments: the request's id, value, body, lifetime,
-key, the most records, request, reason."""
+key, maximum number of records, request, reason.
+"""
 
 NOTE_RECORDED = Script(
     "local held = redis.call('XPENDING', KEYS[1], 'workers', ARGV[1], ARGV[1], 1)\n"
@@ -316,7 +317,7 @@ def explain(reply: Reply) -> str:
     """Return why the server did not accept a request."""
     if is_refusal(reply):
         return DeliveryRefused(f"Redis refused the request: {reply}")
-    return f"Redis did not take the request: {reply}"
+    return f"Redis did not accept the request: {reply}"
 
 
 def _keys(keys: NamespaceKeys, record: Record) -> Iterable[bytes]:

@@ -28,10 +28,10 @@ from operations.pubsub.protocols import (
     Part,
     Receive,
     Record,
-    Remembers,
     ReportsBacklog,
     Stop,
     Stores,
+    StoresKeys,
     Take,
     Undelivered,
 )
@@ -65,7 +65,7 @@ _CAPABILITIES = Capabilities(
 )
 
 
-class RedisTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsBacklog):
+class RedisTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsBacklog):
     """A peer's connection to a bus over a Redis server, sentinels or a cluster.
 
     `async with RedisTransport(url) as bus:`
@@ -192,13 +192,13 @@ class RedisTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsB
         """Take the messages stored at an address, at most `limit` at a time; peers that take there share them."""
         return self._stored.take(address, take, limit)
 
-    async def remember(self, key: str, seconds: float) -> bool:
+    async def store_key(self, key: str, seconds: float) -> bool:
         """Store a key for all peers of the bus; return False if it is already stored."""
-        return await self._stored.remember(self.keys.remembered(key), seconds)
+        return await self._stored.store_key(self.keys.shared_key(key), seconds)
 
-    def forget(self, key: str) -> None:
+    def delete_key(self, key: str) -> None:
         """Delete a key: a released message is stored as a new one."""
-        self._stored.forget(self.keys.remembered(key))
+        self._stored.delete_key(self.keys.shared_key(key))
 
     def _write_turn(self) -> None:
         self._scheduled = False

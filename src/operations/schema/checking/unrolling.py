@@ -92,7 +92,7 @@ def _references(schema: Any) -> Iterator[str]:
 
 
 def _negates(schema: Any) -> bool:
-    """Whether a reference is in a position where rejecting more would accept more."""
+    """Whether a reference is below a keyword such as `not`, under which a stricter schema accepts more values."""
     return any(
         next(_references(node[keyword]), None) is not None
         for node in _schemas(schema)

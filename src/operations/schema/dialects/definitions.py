@@ -14,9 +14,9 @@ from operations.schema.dialects.references import Loader, SchemaLocation, join
 from operations.schema.dialects.traversal import Definition
 
 Revise = Callable[[dict[str, Any], Collection[str]], None]
-"""Changes a converted document in place: its own keywords, and those of its definitions that are named.
+"""Changes a converted document in place: its own keywords, and its definitions with the given names.
 
-The other definitions were named before.
+Earlier calls have changed the other definitions.
 """
 _NAMED = ("/components/schemas/", "/definitions/")
 

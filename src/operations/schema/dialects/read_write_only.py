@@ -14,7 +14,7 @@ OneWay = Literal["readOnly", "writeOnly"]
 
 _BRANCHES = ("allOf", "anyOf", "oneOf")
 _BRANCH = ("then", "else")
-_REFUSING = ("not", "if")  # where requiring less rejects more
+_REFUSING = ("not", "if")  # a schema below these that requires less makes them reject more
 _MAX_DEPTH = 50
 _NONE: frozenset[str] = frozenset()
 
@@ -24,7 +24,7 @@ def lift_required(
 ) -> None:
     """Remove the properties marked with `keyword` from every `required` of a document, in place.
 
-    With `definitions`, only those are changed, and the others were before. Without `root`, the properties of the
+    With `definitions`, only those are changed: the others were changed before. Without `root`, the properties of the
     document itself stay required.
     """
     own = document.get("required")

@@ -37,7 +37,7 @@ class SchemaRepairs:
         """Definitions as they were before their parts were closed together, for the schemas that contain them."""
 
     def repair(self, document: dict[str, Any], fresh: Collection[str] | None = None) -> None:
-        """Repair unsatisfiable parts of a document in place; with `fresh`, only those definitions were not before."""
+        """Repair unsatisfiable parts of a document in place; of its definitions those in `fresh`, by default all."""
         fresh = document.get("$defs", ()) if fresh is None else fresh
         nodes = list(schemas_in(document, fresh))
         definitions = document.get("$defs", {})
@@ -48,7 +48,7 @@ class SchemaRepairs:
                 _repair_pattern(node)
             if "oneOf" in node or "anyOf" in node:
                 _end_recursion(node, definitions)
-        # Find all before changing any: a newly closed part would hide from the schemas that contain it.
+        # Find all before changing any: a part that was just closed is not found in the schemas that contain it.
         unjoined = {**definitions, **self._unjoined} if self._unjoined else definitions
         joined = [(node, made) for node in nodes if (made := _Joined(unjoined).repaired(node))]
         if joined:

@@ -37,7 +37,7 @@ class RecordCodec:
     def __init__(self, fields: Sequence[Field], extra: Any) -> None:
         self._fields = tuple(fields)
         self._extra = extra
-        self._describe()  # a type without a schema is an error of the declaration, not of the first call
+        self._describe()  # raises now, not at the first call, if a type has no schema
         self.schema = deferred_schema(self._describe)
 
     @property

@@ -36,7 +36,7 @@ _STEPS = 30
 _MOST_CALLS = 1 << 32
 
 
-class _Known(msgspec.Struct, eq=False):
+class _KnownWorker(msgspec.Struct, eq=False):
     """A worker that announced itself; times are epoch seconds."""
 
     name: str
@@ -69,7 +69,7 @@ class BusWorkers:
         self._clock = clock
         self._transport = type(endpoint.transport).__name__.removesuffix("Transport").lower()
         self._silence = endpoint.transport.capabilities.heartbeat * LOST_AFTER
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _KnownWorker] = {}
         self._names: dict[str, int] = {}
         self._stop_listening: Stop = endpoint.listen(WORKERS)
         endpoint.notice_handlers.append(self._notice)
@@ -91,7 +91,7 @@ class BusWorkers:
             elif known.generation >= 0:
                 yield self._describe(known, is_lost=silent > self._silence)
 
-    def _describe(self, known: _Known, *, is_lost: bool) -> WorkerState:
+    def _describe(self, known: _KnownWorker, *, is_lost: bool) -> WorkerState:
         is_full = known.is_behind or 0 < known.slots <= known.in_flight
         state: State = "draining" if known.is_leaving else "saturated" if is_full else "ready"
         return WorkerState(
@@ -111,7 +111,7 @@ class BusWorkers:
             load=self._load(known),
         )
 
-    def _load(self, known: _Known) -> Load:
+    def _load(self, known: _KnownWorker) -> Load:
         last = int(self._clock()) // _STEP
         rates = [known.steps.get(number, (0, 0))[0] for number in range(last - _STEPS, last)]
         minute = [known.steps.get(number, (0, 0)) for number in range(last - 6, last)]
@@ -150,7 +150,7 @@ class BusWorkers:
             if payload.generation > known.generation and not payload.leaving:
                 self._ask()
 
-    def _count(self, known: _Known, payload: WorkerPayload) -> None:
+    def _count(self, known: _KnownWorker, payload: WorkerPayload) -> None:
         """Count the calls that ended since the last heartbeat; the first heartbeat has the starting values."""
         number = int(self._clock()) // _STEP
         calls, failures = payload.finished - known.finished, payload.failed - known.failed
@@ -169,7 +169,7 @@ class BusWorkers:
             question = WorkerAsked(VERSION, "", ASKS, AskPayload(self._endpoint.peer))
             self._endpoint.transport.send(ASKS, JSON.encode(question))
 
-    def _find(self, worker_id: str) -> _Known | None:
+    def _find(self, worker_id: str) -> _KnownWorker | None:
         """Return the worker that sent a message; None if too many are known."""
         known = self._known.get(worker_id)
         now = self._clock()
@@ -181,11 +181,11 @@ class BusWorkers:
                 if silent is None:
                     return None
                 del self._known[silent]
-            known = self._known[worker_id] = _Known("", now, now)
+            known = self._known[worker_id] = _KnownWorker("", now, now)
         known.heard_at = now
         return known
 
-    def _name(self, known: _Known, ids: Iterable[str], host: str) -> None:
+    def _name(self, known: _KnownWorker, ids: Iterable[str], host: str) -> None:
         """Name a worker by its namespace, or by its host if it serves several: `shop-1`, `node-a-2`."""
         namespaces = {each.partition(".")[0] for each in ids}
         base = namespaces.pop() if len(namespaces) == 1 else host or self._transport

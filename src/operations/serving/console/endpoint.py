@@ -63,7 +63,7 @@ class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True):
     deadline_seconds: float
 
 
-class _Question(msgspec.Struct):
+class _ConsoleRequest(msgspec.Struct):
     """One request."""
 
     viewer: Viewer
@@ -73,7 +73,7 @@ class _Question(msgspec.Struct):
     headers: dict[bytes, bytes]
 
 
-Answer = Callable[[_Question], Awaitable[Response]]
+Answer = Callable[[_ConsoleRequest], Awaitable[Response]]
 
 
 class ConsoleEndpoint:
@@ -127,7 +127,7 @@ class ConsoleEndpoint:
             if answer is None:
                 raise self._no_answer(method, name)
             headers = dict(caller.headers or {})
-            response = await answer(_Question(self._viewer(caller), rest, parameters, headers))
+            response = await answer(_ConsoleRequest(self._viewer(caller), rest, parameters, headers))
         except CallError as error:
             response = problem_response(error, new_request_id())
         except Exception:  # noqa: BLE001  # details of our own failure are never sent
@@ -164,8 +164,8 @@ class ConsoleEndpoint:
         header = (b"allow", ", ".join(allowed).encode())
         return RefusedError(405, ErrorCode.VALIDATION_ERROR, f"{name} does not support {method}", "METHOD", [header])
 
-    async def _session(self, question: _Question) -> Response:
-        viewer, settings = question.viewer, self.settings
+    async def _session(self, request: _ConsoleRequest) -> Response:
+        viewer, settings = request.viewer, self.settings
         identity = viewer.identity
         features = ["calls", "feed"] if viewer.is_known else []
         if viewer.may_watch:
@@ -189,74 +189,74 @@ class ConsoleEndpoint:
             }
         )
 
-    async def _catalogue(self, question: _Question) -> Response:
-        catalogue = await self._catalogues.get(question.viewer)
+    async def _catalogue(self, request: _ConsoleRequest) -> Response:
+        catalogue = await self._catalogues.get(request.viewer)
         headers = [*_CATALOGUE_HEADERS, (b"etag", catalogue.etag)]
-        known = question.headers.get(b"if-none-match", b"")
+        known = request.headers.get(b"if-none-match", b"")
         if any(each.strip().removeprefix(b"W/") == catalogue.etag for each in known.split(b",")):
             return Response(304, headers)
-        if accepts_gzip(question.headers):
+        if accepts_gzip(request.headers):
             return Response(200, [*headers, (b"content-encoding", b"gzip")], catalogue.compressed)
         return Response(200, headers, catalogue.body)
 
-    async def _operation(self, question: _Question) -> Response:
-        source = self._catalogues.source_of(question.rest)
-        return Response(200, list(_JSON_HEADERS), describe_operation(question.viewer, question.rest, source))
+    async def _operation(self, request: _ConsoleRequest) -> Response:
+        source = self._catalogues.source_of(request.rest)
+        return Response(200, list(_JSON_HEADERS), describe_operation(request.viewer, request.rest, source))
 
-    async def _calls(self, question: _Question) -> Response:
-        self._require(question.viewer.is_known)
-        reader = self._reader(question)
-        if question.rest:
-            return _json(reader.one(question.rest))
-        return _json(await reader.page(question.parameters))
+    async def _calls(self, request: _ConsoleRequest) -> Response:
+        self._require(request.viewer.is_known)
+        reader = self._reader(request)
+        if request.rest:
+            return _json(reader.one(request.rest))
+        return _json(await reader.page(request.parameters))
 
-    async def _cancel_call(self, question: _Question) -> Response:
-        record = self._reader(question).find(question.rest)
-        if not question.viewer.may_cancel(record):
+    async def _cancel_call(self, request: _ConsoleRequest) -> Response:
+        record = self._reader(request).find(request.rest)
+        if not request.viewer.may_cancel(record):
             raise not_visible("the call is unknown, or may not be cancelled")
         if record.outcome is not None or not self._cancel(record):
             message = "the call has ended" if record.outcome is not None else "the call cannot be cancelled by itself"
             raise RefusedError(409, ErrorCode.VALIDATION_ERROR, message, "NOT_CANCELLABLE")
         return _json({"requestId": record.request_id, "state": "cancelling"}, 202)
 
-    async def _trace(self, question: _Question) -> Response:
-        self._require(question.viewer.is_known)
-        return _json(self._reader(question).trace(question.rest))
+    async def _trace(self, request: _ConsoleRequest) -> Response:
+        self._require(request.viewer.is_known)
+        return _json(self._reader(request).trace(request.rest))
 
-    async def _list_workers(self, question: _Question) -> Response:
-        self._require(question.viewer.may_watch)
+    async def _list_workers(self, request: _ConsoleRequest) -> Response:
+        self._require(request.viewer.may_watch)
         states = (state for each in self._workers for state in each.states())
-        return _json({"workers": [worker_json(state, question.viewer, self.records.series) for state in states]})
+        return _json({"workers": [worker_json(state, request.viewer, self.records.series) for state in states]})
 
-    async def _metrics(self, question: _Question) -> Response:
-        self._require(question.viewer.may_watch)
-        name = read_choice(question.parameters, "range", tuple(RANGES), "15m")
+    async def _metrics(self, request: _ConsoleRequest) -> Response:
+        self._require(request.viewer.may_watch)
+        name = read_choice(request.parameters, "range", tuple(RANGES), "15m")
         key: Key = ALL
-        if operation_id := question.parameters.get("operation"):
-            if operation_id not in question.viewer.operations:
+        if operation_id := request.parameters.get("operation"):
+            if operation_id not in request.viewer.operations:
                 raise not_visible("the operation is unknown, or not allowed")
             key = ("operation", operation_id)
-        elif worker := question.parameters.get("worker"):
+        elif worker := request.parameters.get("worker"):
             key = ("worker", worker)
         return _json(columns(self.records.series.rows(name, key), RANGES[name][0]))
 
-    async def _audit(self, question: _Question) -> Response:
-        self._require(question.viewer.may_watch)
-        return _json(await self._reader(question).audit(question.parameters))
+    async def _audit(self, request: _ConsoleRequest) -> Response:
+        self._require(request.viewer.may_watch)
+        return _json(await self._reader(request).audit(request.parameters))
 
-    async def _list_jobs(self, question: _Question) -> Response:
-        self._require(question.viewer.is_known)
+    async def _list_jobs(self, request: _ConsoleRequest) -> Response:
+        self._require(request.viewer.is_known)
         assert self._jobs is not None
-        return _json(await self._jobs.page(question.viewer, question.parameters))
+        return _json(await self._jobs.page(request.viewer, request.parameters))
 
-    async def _act_on_job(self, question: _Question) -> Response:
-        self._require(question.viewer.is_known)
+    async def _act_on_job(self, request: _ConsoleRequest) -> Response:
+        self._require(request.viewer.is_known)
         assert self._jobs is not None
-        job_id, _, action = question.rest.rpartition("/")
-        return _json(await self._jobs.act(question.viewer, job_id, action))
+        job_id, _, action = request.rest.rpartition("/")
+        return _json(await self._jobs.act(request.viewer, job_id, action))
 
-    def _reader(self, question: _Question) -> SpanReader:
-        return SpanReader(self.records, question.viewer, has_bodies=self.settings.has_bodies)
+    def _reader(self, request: _ConsoleRequest) -> SpanReader:
+        return SpanReader(self.records, request.viewer, has_bodies=self.settings.has_bodies)
 
     def _require(self, allowed: bool) -> None:
         if not allowed:

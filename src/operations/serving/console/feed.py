@@ -208,7 +208,9 @@ class Feed:
             chunk += [_event("source.changed", each) for each in sources if sent_sources.get(each["name"]) != each]
         if "workers" in topics:
             chunk += [
-                _event("worker.changed", each) for each in workers if sent_workers.get(each["name"]) != _signs(each)
+                _event("worker.changed", each)
+                for each in workers
+                if sent_workers.get(each["name"]) != _reported_fields(each)
             ]
         chunk += await self._job_changes(viewer)
         if "metrics" in topics and viewer.may_watch:
@@ -234,7 +236,7 @@ class Feed:
             states = (state for each in self._feeds.workers for state in each.states())
             workers = [worker_json(state, viewer, self._feeds.series) for state in states]
         sources = self._feeds.catalogues.states(viewer) if "sources" in self._wanted.topics else []
-        self._sent_workers = {each["name"]: _signs(each) for each in workers}
+        self._sent_workers = {each["name"]: _reported_fields(each) for each in workers}
         self._sent_sources = {each["name"]: each for each in sources}
         return workers, sources
 
@@ -244,7 +246,7 @@ class Feed:
             await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
 
 
-def _signs(worker: dict[str, Any]) -> tuple[Any, ...]:
+def _reported_fields(worker: dict[str, Any]) -> tuple[Any, ...]:
     """Return the fields of a worker whose changes are sent: not its load, which changes constantly."""
     return tuple(worker.get(name) for name in ("state", "slots", "operations", "lostAt"))
 
@@ -256,7 +258,7 @@ def read_topics(text: str | None) -> frozenset[str]:
     wanted = frozenset(text.split(","))
     unknown = sorted(wanted - frozenset(TOPICS))
     if unknown:
-        message = f"topics are of {', '.join(TOPICS)}"
+        message = f"invalid topics: expected some of {', '.join(TOPICS)}"
         raise RefusedError(400, ErrorCode.VALIDATION_ERROR, message, "PARAMETER")
     return wanted
 

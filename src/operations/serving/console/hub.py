@@ -18,7 +18,7 @@ _MOST_KNOWN = 1_000
 _LONGEST_TEXT = 100
 
 
-class _Known(msgspec.Struct, eq=False):
+class _KnownSpoke(msgspec.Struct, eq=False):
     """A spoke that has registered operations."""
 
     name: str
@@ -44,7 +44,7 @@ class HubRecorder:
         """The running calls, by the number of their record."""
         self._waiting: dict[HubSession, dict[RoutedCall, CallRecord]] = {}
         """The calls that wait at their worker, because all its slots are busy, in the order of their requests."""
-        self._spokes: dict[str, _Known] = {}
+        self._spokes: dict[str, _KnownSpoke] = {}
         """The spokes by the name of their peer."""
         self._names: dict[str, int] = {}
         hub.router.observer = self
@@ -93,7 +93,7 @@ class HubRecorder:
             self._records.queue(record, slots)
 
     def _free_slot(self, call: RoutedCall) -> None:
-        """Start the call that waits longest at the worker of an ended call; a worker does not report its starts."""
+        """Record the start of the longest-waiting call at the worker of an ended call: workers do not report starts."""
         waiting = self._waiting.get(call.worker)
         if waiting is None:
             return
@@ -166,13 +166,13 @@ class HubRecorder:
                 offered.setdefault(session, []).append(operation_id)
         return offered
 
-    def _spoke(self, session: HubSession) -> _Known:
+    def _spoke(self, session: HubSession) -> _KnownSpoke:
         known = self._spokes.get(session.peer)
         if known is None:
             identity = caller_name(session.principal.identity) or ""
             number = self._names[identity] = self._names.get(identity, 0) + 1
             name = "hub" if session.trusted else f"{identity}-{number}"
-            known = self._spokes[session.peer] = _Known(name, time.time() * 1000)
+            known = self._spokes[session.peer] = _KnownSpoke(name, time.time() * 1000)
             if session.hello is not None:
                 known.host, known.pid = session.hello.host[:_LONGEST_TEXT] or None, session.hello.pid
                 known.version = session.hello.version[:_LONGEST_TEXT] or None
@@ -190,7 +190,7 @@ class HubRecorder:
             self._names = {name: number for name, number in self._names.items() if name in kept}
 
 
-def _describe(known: _Known, session: HubSession | None, slots: int = 0) -> WorkerState:
+def _describe(known: _KnownSpoke, session: HubSession | None, slots: int = 0) -> WorkerState:
     state: State = "lost"
     if session is not None:
         is_full = 0 < slots <= len(session.running) or (session.link is not None and session.link.is_slow)

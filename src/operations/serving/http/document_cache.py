@@ -18,7 +18,7 @@ from typing import Any, get_args
 import msgspec
 
 from operations.context import Identity
-from operations.exports.definitions import Definition, assign_names, closure
+from operations.exports.definitions import SharedDefinition, assign_names, closure
 from operations.serving.exposure import Exposure, Rights
 from operations.serving.http.path_items import SCHEMAS, Version, describe, plain_schema
 from operations.serving.http.shared_components import (
@@ -97,7 +97,7 @@ class DocumentCache:
         self._documents: OrderedDict[_Key, EncodedDocument] = OrderedDict()
         self._size = 0
         self._fragments: dict[Version, dict[str, _Fragment]] = {version: {} for version in VERSIONS}
-        self._definitions: dict[str, Definition] = {}
+        self._definitions: dict[str, SharedDefinition] = {}
         self._encoded: dict[str, Pieces] = {}
         self._generation = -1
         self._building = asyncio.Lock()

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from operations.exports.definitions import Definition, hoist
+from operations.exports.definitions import SharedDefinition, hoist
 from operations.schema import Schema
 from operations.schema.dialects.keywords import SCHEMA, SCHEMA_LISTS, SCHEMA_MAPS
 from operations.schema.dialects.traversal import schemas_in
@@ -46,7 +46,7 @@ class PathItem(msgspec.Struct, frozen=True):
     path: str
     methods: dict[str, Any]
     uses: tuple[str, ...]
-    definitions: Mapping[str, Definition]
+    definitions: Mapping[str, SharedDefinition]
     streams: bool
 
 
@@ -69,7 +69,7 @@ class _Describer:
         self._version = version
         self._security = security
         self._base = self._spec.id.replace("/", "_")
-        self._definitions: dict[str, Definition] = {}
+        self._definitions: dict[str, SharedDefinition] = {}
         self._uses: dict[str, None] = {}
         # Inputs accept read-only properties and outputs contain write-only ones, so these keywords would be wrong here.
         self._input = _without(self._spec.input_schema.document, "readOnly")

@@ -60,10 +60,10 @@ _STATUSES: Mapping[int, tuple[str, str]] = {
     409: ("Conflict", "The operation failed, or a call with the same Idempotency-Key is running."),
     413: ("ContentTooLarge", "The body exceeds the limit."),
     415: ("UnsupportedMediaType", "The content type of the body is not supported."),
-    422: ("UnprocessableContent", "The input does not fit its schema; `errors` lists every problem."),
-    429: ("TooManyRequests", "A rate or concurrency limit is reached; `Retry-After` says when to try again."),
+    422: ("UnprocessableContent", "The input does not match its schema; `errors` lists every problem."),
+    429: ("TooManyRequests", "A rate or concurrency limit is reached; `Retry-After` is the number of seconds to wait."),
     500: ("InternalServerError", "The operation failed."),
-    503: ("ServiceUnavailable", "The operation is not available; `Retry-After` says when to try again."),
+    503: ("ServiceUnavailable", "The operation is not available; `Retry-After` is the number of seconds to wait."),
     504: ("GatewayTimeout", "The deadline passed."),
 }
 CONVENTIONS = """Every operation takes POST with its input as the JSON body; queries and subscriptions take GET as well.

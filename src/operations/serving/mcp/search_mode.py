@@ -89,7 +89,7 @@ class SearchMode:
         return await self._run(tool, {INPUT: input} if tool.wraps_input else input, info)
 
     async def _limited(self, info: RequestInfo, work: Coroutine[Any, Any, T]) -> T:
-        """Await work in a thread, of which one caller has only a few at a time."""
+        """Await work in a thread; one caller uses only a few threads at a time."""
         key = info.caller.key
         try:
             self._threads.acquire(key)

@@ -43,7 +43,7 @@ POLL_MS = 1_000
 _MAX_CLIENTS = 10_000
 _CLIENTS_PER_IDENTITY = 64
 _ASK_WITHIN = 1.0
-"""How long a call may run before its first question; afterwards the question is the task's."""
+"""How long to wait for a first question before the call becomes a task, which asks later questions itself."""
 _ENDED = {JobState.DONE: "completed", JobState.CANCELLED: "cancelled", JobState.DEAD: "failed"}
 
 

@@ -31,7 +31,7 @@ NAME = "mcpName"
 TASK = "mcpTask"
 """The annotation that allows calls to be tasks: one of the three values below. Durable operations are `optional`."""
 OPTIONAL, REQUIRED, QUESTIONS_FIRST = "optional", "required", "questions-first"
-"""With the last, a call asks its questions before it becomes a task; with the others, its questions are the task's."""
+"""With `questions-first`, a call asks its questions before it becomes a task; with the others, the task asks them."""
 _MAX_NAME_LENGTH = 128
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _CACHE_BYTES = 64 * 1024 * 1024

@@ -192,7 +192,7 @@ class _Items:
     def next(self) -> ResponseEnvelope[Any] | None:
         """Return the next item if it has arrived."""
         if len(self._waiting) > _MOST_WAITING:
-            message = f"more than {_MOST_WAITING:,} items wait to be taken"
+            message = f"more than {_MOST_WAITING:,} items are unread"
             raise CallError(ErrorCode.EXECUTION_ERROR, message, {"executed": "unknown"})
         text = self._waiting.pop(self.given + 1, None)
         if text is None:

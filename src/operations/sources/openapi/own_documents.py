@@ -273,9 +273,9 @@ class OwnEndpoint:
         if _is_type(meta.content_type, "application/problem+json") and isinstance(data, dict) and "code" in data:
             return self._problem(data)
         if meta.status_code in _LOST:
-            return unavailable(self.id, f"a proxy answered {meta.status_code}", "unknown")
+            return unavailable(self.id, f"a proxy responded with {meta.status_code}", "unknown")
         if meta.status_code < 300:
-            message = f"{self.id}: the server answered with {meta.content_type or 'nothing'}, not with an envelope"
+            message = f"{self.id}: the server responded with {meta.content_type or 'nothing'}, not with an envelope"
             return CallError(ErrorCode.EXECUTION_ERROR, message, {"executed": "unknown"})
         return make_error("POST", self._entry.path, meta, data)
 

@@ -42,7 +42,7 @@ def may_have_body(method: str, status: int) -> bool:
 def read_data(content_type: str, body: bytes) -> Any:
     """Return the body as data: JSON parsed, text decoded, anything else as bytes.
 
-    An empty body of text or bytes is an empty one; of JSON, or without a content type, it is None.
+    An empty body is an empty string or empty bytes; for JSON, and without a content type, it is None.
     """
     if not body and (not content_type or is_json(content_type)):
         return None
