@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from bench.calls import CONCURRENCIES, ROUNDS, TEXT, Figures, Wanted, echo, measure, run, summarise
 from bench.comparisons import Comparison, keep
 from bench.measure import save
-from bench.soak.processes import look_at
+from bench.soak.processes import sample_process
 from operations import Operation, OperationRegistry, operation
 from operations.calls import CallHandler, PendingRequestMap
 from operations.pubsub import connect
@@ -83,7 +83,7 @@ def many_operations(count: int) -> list[Operation[Any]]:
     return [echo, compute, *(make(number) for number in range(count - 2))]
 
 
-async def until_told() -> None:
+async def until_stdin_closes() -> None:
     """Print that the worker is ready, and wait until standard input closes."""
     print("ready", flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
@@ -100,7 +100,7 @@ async def serve_ours(url: str, workers: int = 1, count: int = 2) -> None:
             await transport.flush()
         async with connect(url) as probe:
             await PendingRequestMap(probe).call("bench.echo", {"text": ""}, wait=True)
-        await until_told()
+        await until_stdin_closes()
 
 
 async def call_ours(url: str, concurrency: int, what: str = "bench.echo") -> Figures:
@@ -205,7 +205,7 @@ class BrokerBenchmark:
             return (caller + (self._spent(pid) - before) / 2) / calls
 
     def _spent(self, pid: int) -> float:
-        return look_at(pid)["cpu"] + look_at(self._server)["cpu"]
+        return sample_process(pid)["cpu"] + sample_process(self._server)["cpu"]
 
     def idle(self) -> dict[str, float]:
         """Return the share of a core that idle workers and their server use."""

@@ -55,7 +55,7 @@ class Comparison:
         return too_much or too_little
 
     @property
-    def wanted(self) -> str:
+    def target(self) -> str:
         """The target as text."""
         if self.at_most is not None:
             return f"at most {self.at_most:,g}"
@@ -81,8 +81,8 @@ def keep(benchmark: str, comparisons: Iterable[Comparison], path: Path = KEPT) -
     rows = list(comparisons)
     print()
     for each in rows:
-        wanted = f"  ({'SHORT, ' if each.short else ''}wanted: {each.wanted})" if each.wanted else ""
-        print(f"  {each.work}, against {each.against}: {each.result}{wanted}")
+        target = f"  ({'MISSED, ' if each.short else ''}target: {each.target})" if each.target else ""
+        print(f"  {each.work}, against {each.against}: {each.result}{target}")
     results = read(path)
     results.setdefault(version(), {})[benchmark] = rows
     path.parent.mkdir(exist_ok=True)
@@ -119,7 +119,7 @@ def list_short(results: Results) -> Iterator[str]:
         for name, rows in benchmarks.items():
             for each in rows:
                 if each.short:
-                    yield f"{python}  {name}: {each.work}, against {each.against}: {each.result}; wanted: {each.wanted}"
+                    yield f"{python}  {name}: {each.work}, against {each.against}: {each.result}; target: {each.target}"
 
 
 def table(results: Results) -> str:
@@ -131,9 +131,9 @@ def table(results: Results) -> str:
     ]
     for name, work, against in _keys(results):
         found = {python: _find(results[python].get(name, []), work, against) for python in versions}
-        wanted = next(each.wanted for each in found.values() if each is not None)
+        target = next(each.target for each in found.values() if each is not None)
         cells = (_cell(each) for each in found.values())
-        lines.append(f"| {work} | {against} | " + " | ".join(cells) + f" | {wanted} | `{name}` |")
+        lines.append(f"| {work} | {against} | " + " | ".join(cells) + f" | {target} | `{name}` |")
     return "\n".join(lines)
 
 

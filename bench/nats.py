@@ -10,7 +10,17 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from bench.buses import OURS, BrokerBenchmark, Bus, Contender, arguments, call_ours, run_part, serve_ours, until_told
+from bench.buses import (
+    OURS,
+    BrokerBenchmark,
+    Bus,
+    Contender,
+    arguments,
+    call_ours,
+    run_part,
+    serve_ours,
+    until_stdin_closes,
+)
 from bench.calls import TEXT, Figures, Wanted, measure
 
 SUBJECT = "raw.echo"
@@ -81,7 +91,7 @@ async def serve_raw(url: str) -> None:
         f"SUB {SUBJECT} workers 1\r\n".encode(),
         lambda reply, data: protocol.send(b"PUB %b %d\r\n%b\r\n" % (reply or b"", len(data), data)),
     )
-    await until_told()
+    await until_stdin_closes()
 
 
 async def call_raw(url: str, concurrency: int) -> Figures:
@@ -111,7 +121,7 @@ async def serve_nats_py(url: str) -> None:
 
     await client.subscribe(SUBJECT, queue="workers", cb=answer)
     await client.flush()
-    await until_told()
+    await until_stdin_closes()
     await client.close()
 
 
@@ -134,7 +144,7 @@ async def serve_faststream(url: str) -> None:
         return body["text"]
 
     await broker.start()
-    await until_told()
+    await until_stdin_closes()
     await broker.stop()
 
 

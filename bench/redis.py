@@ -12,7 +12,17 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from bench.buses import OURS, BrokerBenchmark, Bus, Contender, arguments, call_ours, run_part, serve_ours, until_told
+from bench.buses import (
+    OURS,
+    BrokerBenchmark,
+    Bus,
+    Contender,
+    arguments,
+    call_ours,
+    run_part,
+    serve_ours,
+    until_stdin_closes,
+)
 from bench.calls import TEXT, Figures, Wanted, measure
 
 PEERS = (1, 64)
@@ -63,7 +73,7 @@ async def serve_raw(url: str) -> None:
     """Echo each message."""
     await open_raw(url, "raw-in", lambda raw, message: raw.command("PUBLISH", "raw-out", message))
     await asyncio.sleep(0.2)
-    await until_told()
+    await until_stdin_closes()
 
 
 async def call_raw(url: str, concurrency: int) -> Figures:
@@ -96,7 +106,7 @@ async def serve_faststream(url: str) -> None:
 
     broker.subscriber(list="faststream-echo")(answer)
     await broker.start()
-    await until_told()
+    await until_stdin_closes()
     await broker.stop()
 
 
@@ -130,7 +140,7 @@ async def serve_taskiq(url: str) -> None:
     finish = asyncio.Event()
     receiver = Receiver(broker, max_async_tasks=4096, run_startup=False)
     task = asyncio.create_task(receiver.listen(finish))
-    await until_told()
+    await until_stdin_closes()
     finish.set()
     await asyncio.wait((task,), timeout=2)
 

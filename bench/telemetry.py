@@ -136,9 +136,7 @@ async def main() -> None:
     for name, taken in times.items():
         print(f"  {name}: {(taken - times[BARE]) * 1e6:+.2f} us")
     seconds, longest = await rendering()
-    print(
-        f"\nmetrics of 1,223 operations: {seconds * 1000:.0f} ms, the loop held up for {longest * 1000:.2f} ms at most"
-    )
+    print(f"\nmetrics of 1,223 operations: {seconds * 1000:.0f} ms, loop blocked for {longest * 1000:.2f} ms at most")
     spans = await compare_spans()  # last, because it imports the SDK
     save("telemetry", {**{name: taken / times[BARE] for name, taken in times.items()}, "rendering": seconds, **spans})
 

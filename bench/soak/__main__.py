@@ -22,7 +22,7 @@ from tests.nats_server import NatsServer, free_ports
 from tests.redis_servers import Server
 
 from bench.measure import save
-from bench.soak.processes import look_at
+from bench.soak.processes import sample_process
 from bench.soak.timeline import Sample, draw, find_excess, find_growth
 
 SECONDS = float(os.environ.get("OPERATIONS_SOAK_SECONDS", "900"))
@@ -62,7 +62,7 @@ class Child:
         """Wait for the value that the process prints under a key."""
         with self._news:
             if not self._news.wait_for(lambda: word in self.told, seconds):
-                raise RuntimeError(f"a process of the soak did not say {word!r}")
+                raise RuntimeError(f"a process of the soak did not report {word!r}")
             return self.told[word]
 
     def end(self) -> None:
@@ -89,7 +89,7 @@ def redis() -> Iterator[tuple[str, Look]]:
     server = Server("valkey").start()
 
     def look() -> dict[str, float]:
-        seen = look_at(server.pid)  # first, because `command` opens a connection
+        seen = sample_process(server.pid)  # first, because `command` opens a connection
         keyspace = server.command("INFO", "keyspace").decode()
         keys, expiring = (int(keyspace.partition(word)[2].partition(",")[0] or 0) for word in ("keys=", "expires="))
         # Keys that expire are ids of stored requests, kept for ten minutes: `find_excess` checks them.
@@ -112,7 +112,7 @@ def nats() -> Iterator[tuple[str, Look]]:
         assert server.process is not None
         with urlopen(f"http://127.0.0.1:{port}/varz") as varz, urlopen(f"http://127.0.0.1:{port}/jsz") as jsz:
             entries = json.load(varz)["subscriptions"] + json.load(jsz)["messages"]
-        return {**look_at(server.process.pid), "entries": entries}
+        return {**sample_process(server.process.pid), "entries": entries}
 
     try:
         yield server.url, look

@@ -53,12 +53,12 @@ async def keep(text: str) -> str:
     return text
 
 
-def tell(**values: Any) -> None:
+def report(**values: Any) -> None:
     """Print one JSON line for the parent process."""
     print(json.dumps(values), flush=True)
 
 
-def look_at(pid: int) -> dict[str, float]:
+def sample_process(pid: int) -> dict[str, float]:
     """Return a process's CPU time, memory and number of sockets."""
     folder = Path("/proc") / str(pid)
     memory = int((folder / "statm").read_text().split()[1]) * PAGE
@@ -71,15 +71,15 @@ def look_at(pid: int) -> dict[str, float]:
     return {"cpu": cpu, "memory": memory, "sockets": sockets}
 
 
-async def keep_telling(seconds: float, every: float, *transports: Transport) -> None:
+async def report_samples(seconds: float, every: float, *transports: Transport) -> None:
     """Print samples of this process at intervals."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         await asyncio.sleep(every)
         endpoints = [endpoint_of(transport) for transport in transports]
-        tell(
+        report(
             sample={
-                **look_at(os.getpid()),
+                **sample_process(os.getpid()),
                 "tasks": len(asyncio.all_tasks()),
                 "entries": sum(len(endpoint.pending) + len(endpoint.running) for endpoint in endpoints),
                 "objects": len(gc.get_objects()),
@@ -96,16 +96,16 @@ async def run_hub(seconds: float, every: float) -> None:
     """Run the hub of a soak over WebSockets."""
     tokens = StaticTokens({"caller": Principal(Identity("caller")), "worker": Principal(Identity("worker"), ("*",))})
     async with Hub(tokens) as hub:
-        tell(ready=hub.url)
-        await keep_telling(seconds, every, hub.transport())
+        report(ready=hub.url)
+        await report_samples(seconds, every, hub.transport())
 
 
 async def run_worker(url: str, seconds: float, every: float) -> None:
     """Run the worker that serves all operations."""
     async with open_transport(url, "worker") as transport:
         handler = CallHandler(OperationRegistry([echo, wait, count, keep]), transport, concurrency=4096)
-        tell(ready=handler.worker_id)
-        await keep_telling(seconds, every, transport)
+        report(ready=handler.worker_id)
+        await report_samples(seconds, every, transport)
         await handler.drain(grace=5)
 
 
@@ -123,7 +123,7 @@ async def measure_most(url: str) -> None:
             await offer(pending, guess * part, TRIED_SECONDS, tally, durable=transport.capabilities.durable)
             if tally["answered"] >= KEPT * guess * part * TRIED_SECONDS and not tally["skipped"]:
                 break
-        tell(most=guess * part, guess=guess)
+        report(most=guess * part, guess=guess)
 
 
 async def offer(pending: PendingRequestMap, rate: float, seconds: float, tally: Counter[str], *, durable: bool) -> None:
@@ -139,12 +139,12 @@ async def run_caller(url: str, rate: float, seconds: float, every: float) -> Non
     async with open_transport(url, "caller") as transport:
         pending = PendingRequestMap(transport)
         await pending.call("bench.echo", {"text": ""}, wait=True)
-        tell(ready=url)
-        telling = asyncio.create_task(keep_telling(seconds, every, transport))
+        report(ready=url)
+        reporting = asyncio.create_task(report_samples(seconds, every, transport))
         async with asyncio.timeout(seconds + 60):
             await offer(pending, rate, seconds, tally, durable=transport.capabilities.durable)
-            await telling
-        tell(tally=tally, counters=pending.counters.to_dict(), left=pending.in_flight)
+            await reporting
+        report(tally=tally, counters=pending.counters.to_dict(), left=pending.in_flight)
 
 
 async def keep_calling(pending: PendingRequestMap, rate: float, seconds: float, tally: Counter[str]) -> None:
