@@ -65,6 +65,16 @@ const outcome = async () => {
   return page.locator("[data-outcome]").getAttribute("data-outcome");
 };
 
+/** Wait until the server has begun a call: one that is cancelled before that never reaches it, and is not listed. */
+const begun = async (operation) => {
+  const headers = { authorization: "Bearer maria-token" };
+  for (;;) {
+    const { calls } = await (await fetch(`${url}api/calls`, { headers })).json();
+    if (calls.some((call) => call.operationId === operation && !call.outcome)) return;
+    await new Promise((resolve) => setTimeout(resolve, 50));
+  }
+};
+
 /** The serious problems that axe finds on the screen as it is. */
 async function axe(screen) {
   await page.evaluate(AXE);
@@ -364,6 +374,7 @@ const steps = {
     await field("/seconds").fill("50");
     await run();
     await page.getByRole("button", { name: "Cancel" }).waitFor();
+    await begun("shop.slow");
     await page.keyboard.press("Control+.");
     report.cancelled = await outcome();
     await go("calls");
