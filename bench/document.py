@@ -18,7 +18,7 @@ from bench.measure import report, save
 from bench.npm import npm_package
 from operations import Identity, OperationRegistry
 from operations.serving.exposure import Exposure
-from operations.serving.http.document_cache import DocumentCache
+from operations.serving.http.document import DocumentCache
 from operations.sources.openapi import HTTPServiceConfig, from_openapi, from_openapi_file
 
 ROUNDS = 5

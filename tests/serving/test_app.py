@@ -101,6 +101,8 @@ async def test_metadata_of_the_protected_resource(shop: Shop) -> None:
         ("localhost.evil.example", 403),
         ("127.0.0.1.evil.example:8000", 403),
         ("evil.example:127.0.0.1", 403),
+        ("localhost:evil.example", 403),
+        ("localhost:80:80", 403),
         ("", 403),
     ],
 )

@@ -53,6 +53,7 @@ async def still_serves(place: tuple[str, int]) -> None:
         ("no host", b"GET /shop/picture HTTP/1.1\r\n\r\n", {400, 403}),
         ("other host", b"GET /shop/picture HTTP/1.1\r\nhost: evil.example\r\n\r\n", {403}),
         ("absolute target", b"GET http://evil.example/shop/picture HTTP/1.1\r\nhost: evil.example\r\n\r\n", {400, 403}),
+        ("fragment", b"GET /shop/picture#/vault/look HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n", {400}),
         ("garbage", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 20, {400}),
         ("unknown method", b"BREW /shop/picture HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n", {400, 405}),
         ("null in the path", b"GET /shop/%00 HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n", {404}),

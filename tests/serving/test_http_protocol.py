@@ -13,13 +13,14 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from operations.serving import app
+from operations.serving import app, http_protocol
 from operations.serving.http_protocol import HTTPProtocol
 from tests.serving.http_server import Connection, connected, post_bytes, running
 from tests.serving.shop import Shop
 from tests.waiting import until
 
 HEAD = b"host: 127.0.0.1\r\n\r\n"
+LARGE = 20_000_000
 START = {"type": "http.response.start", "status": 200, "headers": []}
 
 
@@ -264,7 +265,6 @@ async def test_a_request_that_others_could_read_differently_is_refused(request_b
     [
         (b"http://127.0.0.1/a?length", b"/a"),
         (b"http://127.0.0.1?length", b"/"),
-        (b"/a?length#part", b"/a"),
         (b"//a?length", b"//a"),
         (b"*?length", b"*"),
     ],
@@ -390,6 +390,38 @@ async def test_an_application_waits_for_a_client_that_does_not_read() -> None:
         for _ in range(20):
             await asyncio.sleep(0)
         assert sent <= before + 1
+
+
+async def large(scope: Any, receive: Any, send: Any) -> None:
+    """Answer with more than the buffers of a connection hold."""
+    await send(START)
+    await send({"type": "http.response.body", "body": b"x" * LARGE})
+
+
+@pytest.mark.parametrize("lines", [b"", b"connection: close\r\n"])
+async def test_a_client_that_reads_nothing_is_dropped(lines: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_protocol, "_UNREAD_SECONDS", 0.2)
+    lost = asyncio.Event()
+
+    class Watched(HTTPProtocol):
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            lost.set()
+
+    async with serving(large, Watched) as place, connected(place) as connection, asyncio.timeout(20):
+        connection.write(b"GET / HTTP/1.1\r\n" + lines + HEAD)
+        await lost.wait()
+
+
+async def test_a_client_that_reads_slowly_gets_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_protocol, "_UNREAD_SECONDS", 0.5)
+    async with serving(large) as place, connected(place) as connection, asyncio.timeout(20):
+        connection.write(b"GET / HTTP/1.1\r\nconnection: close\r\n" + HEAD)
+        await connection.reader.readuntil(b"\r\n\r\n")
+        for _ in range(20):
+            await connection.reader.readexactly(LARGE // 20)
+            await asyncio.sleep(0.05)
+        assert await connection.rest() == b""
 
 
 @pytest.mark.parametrize("header", [(b"x-a", b"b\r\nset-cookie: c"), (b"x-a\n", b"b"), (b"x-a", b"\0"), (b"x", b"\r")])

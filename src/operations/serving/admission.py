@@ -6,6 +6,7 @@ read.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 from operations.context import Identity
@@ -25,6 +26,7 @@ _MAX_TOKEN = 16_384
 _SITE = b"sec-fetch-site"
 _OWN_SITES = (b"same-origin", b"none")
 """Values of `Sec-Fetch-Site` for requests of this server's own pages or of the user."""
+_PORT = re.compile(r":[0-9]*\Z")
 _PORTS = {"http": "80", "https": "443"}
 
 
@@ -204,7 +206,7 @@ class Admission:
 
     def _check_host(self, host: bytes) -> None:
         text = host.decode("latin-1").strip().lower()
-        name = text if text.endswith("]") else text.rpartition(":")[0] or text
+        name = _PORT.sub("", text)
         if not self._any_host and name not in self._hosts and text not in self._hosts:
             raise RefusedError(403, ErrorCode.ACCESS_DENIED, "this Host is not allowed", "HOST")
         if len(self._known_hosts) < _MAX_HOSTS:

@@ -26,8 +26,7 @@ from operations.serving.asgi import Receive, Response, Scope, Send, path_of
 from operations.serving.audit import AuditWriter
 from operations.serving.cors import is_preflight, preflight_response, readable_by
 from operations.serving.exposure import Exposure
-from operations.serving.http.document import DOCUMENT_PATH, DocumentEndpoint
-from operations.serving.http.document_cache import DocumentCache
+from operations.serving.http.document import DOCUMENT_PATH, DocumentCache, DocumentEndpoint
 from operations.serving.http.endpoint import HTTPEndpoint
 from operations.serving.http.pages import PAGES
 from operations.serving.http.problems import problem_response

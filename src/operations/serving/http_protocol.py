@@ -27,6 +27,8 @@ _FRAMING_OF_A_PART = 16
 """Bytes of framing that each part of a body may have beside that limit."""
 _HEAD_SECONDS = 10.0
 """Seconds for a head, and for the rest of a body whose request has its response."""
+_UNREAD_SECONDS = 30.0
+"""Seconds within which a client must read some of the data that waits for it."""
 _REFUSAL = "HTTP/1.1 {}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 _BAD_REQUEST = _REFUSAL.format("400 Bad Request").encode()
 _TOO_LARGE = _REFUSAL.format("431 Request Header Fields Too Large").encode()
@@ -72,6 +74,8 @@ class HTTPProtocol(asyncio.Protocol):
         """Time at which an idle connection is closed; 0 while a request runs."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
+        self._unread_timer: asyncio.TimerHandle | None = None
+        """Runs while the client reads slowly."""
 
     # The transport
 
@@ -149,12 +153,16 @@ class HTTPProtocol(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Make the application wait, because the client reads slowly."""
         self.drained = asyncio.Event()
+        self._limit_unread()
 
     def resume_writing(self) -> None:
         """Let the application continue: the client has read the written data."""
         if self.drained is not None:
             self.drained.set()
             self.drained = None
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None
 
     # The parser
 
@@ -195,7 +203,9 @@ class HTTPProtocol(asyncio.Protocol):
         if parser.should_upgrade():  # `_parse` continues
             self._reading = None
             return
-        raw_path, _, query = self._target.partition(b"#")[0].partition(b"?")
+        if b"#" in self._target:  # not part of a request; a proxy may read it as part of the path
+            raise httptools.HttpParserError("the target has a fragment")
+        raw_path, _, query = self._target.partition(b"?")
         if raw_path[:1] != b"/" and raw_path != b"*":
             raw_path = self._read_absolute(raw_path)
         path = raw_path.decode("ascii")
@@ -346,6 +356,7 @@ class HTTPProtocol(asyncio.Protocol):
         self.state.connections.discard(self)
         if self._timer is not None:
             self._timer.cancel()
+        self.resume_writing()
         protocol = self._config.ws_protocol_class(
             config=self._config, server_state=self.state, app_state=self._app_state
         )
@@ -367,6 +378,17 @@ class HTTPProtocol(asyncio.Protocol):
             self._timer.cancel()
         self._timer_at = when
         self._timer = self._loop.call_at(when, self._check_time)
+
+    def _limit_unread(self) -> None:
+        unsent = self.transport.get_write_buffer_size()
+        self._unread_timer = self._loop.call_later(_UNREAD_SECONDS, self._check_unread, unsent)
+
+    def _check_unread(self, unsent: int) -> None:
+        """Drop the connection of a client that has read nothing meanwhile. Closing it would wait for the client."""
+        if self.transport.get_write_buffer_size() >= unsent:
+            self.transport.abort()
+        else:
+            self._limit_unread()
 
     def _check_time(self) -> None:
         self._timer = None
