@@ -67,8 +67,9 @@ def serving(folder: Path, *words: str) -> Iterator[tuple[str, subprocess.Popen[s
             process.wait(30)
 
 
-def fetch(url: str, key: str | None = None, data: bytes | None = None) -> tuple[int, Any]:
+def fetch(url: str, key: str | None = None, data: bytes | None = None, *, client: str | None = None) -> tuple[int, Any]:
     headers = {"content-type": "application/json", **({"x-api-key": key} if key else {})}
+    headers |= {"x-forwarded-for": client} if client else {}
     try:
         with urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=30) as response:
             return response.status, json.loads(response.read())
@@ -100,6 +101,18 @@ def test_a_registry_is_served_and_calls_are_printed(folder: Path) -> None:
         told = json.loads(process.stdout.readline())
         assert (told["event"], told["operationId"], told["caller"]) == ("called", "shop.quote", "robot")
     assert process.returncode == 0
+
+
+@pytest.mark.parametrize(("proxies", "status"), [('["127.0.0.1"]', 200), ("[]", 429)])
+def test_limits_by_address_count_the_clients_of_a_configured_proxy(folder: Path, proxies: str, status: int) -> None:
+    with (folder / "operations.toml").open("a") as file:
+        file.write(f"proxies = {proxies}\n[serve.limits]\nfailures = 2\n")
+    key = ops(folder, "keys", "new", "reporter").stdout.strip()
+    with serving(folder) as (url, _):
+        for attempt in range(3):
+            fetch(f"{url}/shop/quote?item=tea", f"wrong-{attempt}", client="198.51.100.1")
+        assert fetch(f"{url}/shop/quote?item=tea", key, client="198.51.100.1")[0] == 429
+        assert fetch(f"{url}/shop/quote?item=tea", key, client="198.51.100.2")[0] == status
 
 
 def test_serving_elsewhere_is_refused_without_credentials(folder: Path) -> None:

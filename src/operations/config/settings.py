@@ -328,6 +328,9 @@ class ServeLimitSettings(Settings, frozen=True, kw_only=True):
     deadline_seconds: Annotated[Seconds, Meta(description="Time limit in seconds for a call.")] = 60.0
     calls: Annotated[AtLeastOne, Meta(description="Concurrent calls of one identity.")] = 256
     streams: Annotated[AtLeastOne, Meta(description="Open streams of one identity.")] = 64
+    all_streams: Annotated[AtLeastOne, Meta(description="Open streams of all callers together.")] = 10_000
+    connections: Annotated[AtLeastOne, Meta(description="Open connections.")] = 20_000
+    failures: Annotated[AtLeastOne, Meta(description="Invalid credentials from one address per minute.")] = 30
     rate: Annotated[Seconds | None, Meta(description="Requests of one identity per second.")] = None
     burst: Annotated[AtLeastOne | None, Meta(description="Requests that one identity may send at the same moment.")] = (
         None
@@ -367,6 +370,9 @@ class ServeSettings(Settings, frozen=True, kw_only=True):
     public_url: Annotated[str | None, Meta(description="URL that callers use; the audience of their tokens.")] = None
     hosts: Annotated[list[str], Meta(description="Further host names that callers use.")] = []
     origins: Annotated[list[str], Meta(description="Web origins that may send requests (CORS).")] = []
+    proxies: Annotated[
+        list[str], Meta(description="Addresses or networks of proxies, whose `X-Forwarded-For` names the client.")
+    ] = []
     tokens: Annotated[list[TokenSettings], Meta(description="Accepted tokens.")] = []
     keys: Annotated[str | None, Meta(description="The file of API keys that `ops keys` writes.")] = None
     jwt: Annotated[JWTSettings | None, Meta(description="Accepted signed tokens.")] = None

@@ -74,6 +74,7 @@ async def _serve(args: ParsedArguments) -> int:
                 insecure=args.insecure or settings.insecure,
                 certificate=str(folder / tls.certificate) if tls is not None else None,
                 key=str(folder / tls.key) if tls is not None else None,
+                forwarded_allow_ips=",".join(settings.proxies) or None,
             )
         except ValueError as error:
             hint = "configure tokens, keys and hosts in [serve], or pass --insecure to serve without credentials"
