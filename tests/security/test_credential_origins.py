@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 from starlette.applications import Starlette
@@ -13,6 +16,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response, Stream
 from starlette.routing import Route
 
 from operations import CallError, ErrorCode, OperationContext, OperationRegistry
+from operations.sources.mcp import MCPClientConfig, MCPOAuth, create_mcp_client
 from operations.sources.openapi import (
     HTTPAuth,
     HTTPCallOptions,
@@ -39,10 +43,15 @@ class Server:
         self.document: dict[str, Any] = {}
         self.target = ""
         """Where `/moved` and `/moved.json` redirect to."""
+        self.answers: dict[str, tuple[int, dict[str, str], Any]] = {}
+        """Status, headers and body by path."""
         self.requests: list[str] = []
 
     async def record(self, request: Request) -> Response:
         self.requests.append(f"{request.method} {request.url} {dict(request.headers)} {await request.body()!r}")
+        if request.url.path in self.answers:
+            status, headers, body = self.answers[request.url.path]
+            return JSONResponse(body, status, headers)
         if request.url.path.endswith("openapi.json"):
             return JSONResponse(self.document)
         if request.url.path.startswith("/moved"):
@@ -329,3 +338,69 @@ def test_a_setting_that_is_not_a_list_of_origins_is_refused(given: Any) -> None:
     with pytest.raises(CallError, match="invalid credential_origins") as raised:
         settings(credential_origins=given)
     assert raised.value.code is ErrorCode.VALIDATION_ERROR
+
+
+# OAuth of MCP servers
+
+
+class NamedAuthorizationServer:
+    """An MCP server that names an authorisation server of its choice, and what that one receives."""
+
+    def __init__(self, mcp: Server, authorization: Server) -> None:
+        self.mcp, self.authorization = mcp, authorization
+
+    def oauth(self, tmp_path: Path, flow: str, issuer: str | None) -> MCPOAuth:
+        options: dict[str, Any] = {}
+        if flow == "consent":
+            options = {"open_url": self._open, "wait_for_redirect": self._redirected}
+        return MCPOAuth(storage=tmp_path, client_id="id", client_secret=SECRET, issuer=issuer, **options)
+
+    async def _open(self, url: str) -> None:
+        self.state = dict(parse_qsl(urlsplit(url).query))["state"]
+
+    async def _redirected(self) -> str:
+        return f"http://localhost:8765/callback?code=c&state={self.state}"
+
+    @property
+    def secrets(self) -> int:
+        """Number of requests with the client's secret at the authorisation server."""
+        pair = base64.b64encode(f"id:{SECRET}".encode()).decode()
+        return sum(pair in request or SECRET in request for request in self.authorization.requests)
+
+
+@pytest.fixture
+def named(api: Server, other: Server) -> NamedAuthorizationServer:
+    api.answers["/mcp"] = (401, {"www-authenticate": f'Bearer resource_metadata="{api.url}/resource"'}, {})
+    api.answers["/resource"] = (200, {}, {"resource": f"{api.url}/mcp", "authorization_servers": [other.url]})
+    metadata = {
+        "issuer": other.url,
+        "authorization_endpoint": f"{other.url}/authorize",
+        "token_endpoint": f"{other.url}/token",
+        "registration_endpoint": f"{other.url}/register",
+        "response_types_supported": ["code"],
+    }
+    other.answers["/.well-known/oauth-authorization-server"] = (200, {}, metadata)
+    return NamedAuthorizationServer(api, other)
+
+
+@pytest.mark.parametrize("flow", ["client credentials", "consent"])
+@pytest.mark.parametrize("issuer", [None, "http://login.test"])
+async def test_an_mcp_server_does_not_choose_who_gets_the_client_secret(
+    named: NamedAuthorizationServer, flow: str, issuer: str | None, tmp_path: Path
+) -> None:
+    oauth = named.oauth(tmp_path, flow, issuer)
+    error = await error_of(create_mcp_client("s", MCPClientConfig(url=f"{named.mcp.url}/mcp", oauth=oauth)))
+    assert "set issuer" in error.message
+    assert named.authorization.url in error.message
+    assert named.secrets == 0
+
+
+@pytest.mark.parametrize("flow", ["client credentials", "consent"])
+async def test_the_issuer_that_the_user_names_gets_the_client_secret(
+    named: NamedAuthorizationServer, flow: str, tmp_path: Path
+) -> None:
+    oauth = named.oauth(tmp_path, flow, named.authorization.url)
+    await error_of(
+        create_mcp_client("s", MCPClientConfig(url=f"{named.mcp.url}/mcp", oauth=oauth))
+    )  # 401 for any token
+    assert named.secrets > 0

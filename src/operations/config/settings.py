@@ -108,7 +108,10 @@ class OAuthSettings(Settings, frozen=True, kw_only=True):
     client_id: Annotated[str | None, Meta(description="Client id; without one, the client registers itself.")] = None
     client_secret: Annotated[str | None, Meta(description="Client secret.")] = None
     scope: Annotated[str | None, Meta(description="Requested scope.")] = None
-    issuer: Annotated[str | None, Meta(description="Authorisation server of the credentials.")] = None
+    issuer: Annotated[
+        str | None,
+        Meta(description="Authorisation server that alone gets the client secret; by default the MCP server."),
+    ] = None
     storage: Annotated[str | None, Meta(description="Directory where tokens are stored.")] = None
     redirect_uri: Annotated[str, Meta(description="URL on this machine that the browser is redirected to.")] = (
         "http://localhost:8765/callback"

@@ -51,6 +51,17 @@ async def say_something(request: MCPServerRequest) -> Mapping[str, Any]:
     return {"role": "assistant", "model": "sample", "content": {"type": "text", "text": "Paris"}}
 
 
+def issuer_of(url: str) -> str | None:
+    """The authorisation server that the suite gives to its user, who has a client secret: the one the server names."""
+    if "client_secret" not in CONTEXT:
+        return None
+    for path in ("/.well-known/oauth-protected-resource/mcp", "/.well-known/oauth-protected-resource"):
+        response = httpx2.get(urljoin(url, path))
+        if response.status_code == 200:
+            return str(response.json()["authorization_servers"][0])
+    return None
+
+
 def config(url: str, tokens: str) -> MCPClientConfig:
     browser = Browser()
     is_user = "client-credentials" not in SCENARIO
@@ -58,6 +69,7 @@ def config(url: str, tokens: str) -> MCPClientConfig:
         storage=tokens,
         client_id=CONTEXT.get("client_id"),
         client_secret=CONTEXT.get("client_secret"),
+        issuer=issuer_of(url),
         client_metadata_url="https://conformance-test.local/client-metadata.json",
         open_url=browser.open if is_user else None,
         wait_for_redirect=browser.wait if is_user else None,

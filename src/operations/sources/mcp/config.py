@@ -49,7 +49,10 @@ class MCPOAuth(msgspec.Struct, frozen=True, kw_only=True):
     wait_for_redirect: Callable[[], Awaitable[str]] | None = None
     """Returns the whole URL that the user's browser was redirected to."""
     issuer: str | None = None
-    """The authorisation server of the client credentials; they are sent to no other."""
+    """The authorisation server of `client_id` and `client_secret`, by default the MCP server itself.
+
+    The secret is sent to no other server.
+    """
 
     def __post_init__(self) -> None:
         check_fields(self, "oauth")

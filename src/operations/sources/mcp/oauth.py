@@ -12,14 +12,16 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx2
 import msgspec
-from mcp.client.auth import OAuthClientProvider
+from mcp.client.auth import OAuthClientProvider, OAuthFlowError
 from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
+from mcp.client.auth.utils import issuers_match
 from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 from pydantic import AnyUrl, BaseModel, ValidationError
 
 from operations.errors import CallError, ErrorCode
 from operations.sources.mcp.config import MCPOAuth
 
+_MAX_SHOWN = 100
 Stored = TypeVar("Stored", bound=BaseModel)
 
 
@@ -74,6 +76,39 @@ class FileTokenStorage:
         draft.replace(self.path)
 
 
+class _UserConsent(OAuthClientProvider):
+    """The SDK's provider for a user's consent; a client secret is sent only to `issuer`."""
+
+    issuer: str | None = None
+
+    def _select_authorization_server(self, advertised: list[str]) -> str:
+        return advertised[0] if self.issuer is None else _choose_server(advertised, self.issuer)
+
+
+class _ClientCredentials(ClientCredentialsOAuthProvider):
+    """The SDK's provider for client credentials, which are sent only to its issuer."""
+
+    def _select_authorization_server(self, advertised: list[str]) -> str:
+        assert self._issuer is not None
+        return _choose_server(advertised, self._issuer)
+
+
+def _choose_server(advertised: list[str], issuer: str) -> str:
+    """Return the issuer if the MCP server names it; otherwise the client's secret must not be sent."""
+    for server in advertised:
+        if issuers_match(server, issuer):
+            return server
+    named = ", ".join(server[:_MAX_SHOWN] for server in advertised[:3])
+    message = f"the client secret is for {issuer}, but the server names {named}: set issuer to send the secret there"
+    raise OAuthFlowError(message)
+
+
+def _issuer_of(url: str, settings: MCPOAuth) -> str:
+    """Return the authorisation server that may get the client secret: the configured one, else the server itself."""
+    parts = urlsplit(url)
+    return settings.issuer or f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
+
 def oauth_provider(url: str, settings: MCPOAuth) -> httpx2.Auth:
     """Return the SDK's provider: with a user's consent if `open_url` is set, else with client credentials."""
     storage = FileTokenStorage(settings.storage, url)
@@ -94,13 +129,15 @@ def oauth_provider(url: str, settings: MCPOAuth) -> httpx2.Auth:
         scope=settings.scope,
         token_endpoint_auth_method=None if settings.client_secret is None else "client_secret_basic",
     )
+    issuer = None if settings.client_secret is None else _issuer_of(url, settings)
     if settings.client_id is not None:
         storage.known_client = OAuthClientInformationFull(
             client_id=settings.client_id,
             client_secret=settings.client_secret,
+            issuer=issuer,
             **metadata.model_dump(exclude_none=True),
         )
-    return OAuthClientProvider(
+    provider = _UserConsent(
         url,
         metadata,
         storage,
@@ -108,14 +145,17 @@ def oauth_provider(url: str, settings: MCPOAuth) -> httpx2.Auth:
         callback_handler=callback,
         client_metadata_url=settings.client_metadata_url,
     )
+    provider.issuer = issuer
+    return provider
 
 
 def _client_credentials(url: str, settings: MCPOAuth, storage: FileTokenStorage) -> httpx2.Auth:
     if settings.client_id is None or settings.client_secret is None:
         message = "oauth: set open_url and wait_for_redirect for user consent, or client_id and client_secret"
         raise CallError(ErrorCode.VALIDATION_ERROR, message)
-    return ClientCredentialsOAuthProvider(
-        url, storage, settings.client_id, settings.client_secret, scope=settings.scope, issuer=settings.issuer
+    issuer = _issuer_of(url, settings)
+    return _ClientCredentials(
+        url, storage, settings.client_id, settings.client_secret, scope=settings.scope, issuer=issuer
     )
 
 
