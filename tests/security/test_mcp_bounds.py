@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
 import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from operations import CallError, ErrorCode, OperationContext, OperationRegistry
 from operations.progress import MAX_EVENTS, MAX_MESSAGE_CHARACTERS
 from operations.sources.mcp import MCPClientConfig, MCPOAuth, MCPServerRequest, create_mcp_client, is_progress
+from operations.sources.mcp.http import EVENT_PIECE_BYTES, ContainedClient
 from operations.testing import error_of
 from tests.sources.mcp.conftest import nothing_is_left  # noqa: F401  # a fixture that every test here uses
 from tests.sources.mcp.hostile_http import HostileServer, hostile_server, nested
@@ -64,6 +67,38 @@ async def test_only_the_beginning_of_an_error_body_is_read(media_type: str, enco
         assert error.code is ErrorCode.EXECUTION_ERROR
         assert "HTTP 500" in error.message
         assert len(error.message) < 1_000
+
+
+async def test_a_compressed_event_stream_lets_other_tasks_run() -> None:
+    """One received chunk of 8 KB with 2 million comments, which no event ends."""
+    size = 8 << 20
+
+    class OneChunk(httpx2.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            yield gzip.compress(b": x\n" * (size // 4))
+
+    passed = 0
+
+    async def count() -> None:
+        nonlocal passed
+        while True:
+            await asyncio.sleep(0)
+            passed += 1
+
+    async with ContainedClient(MCPClientConfig(url="http://127.0.0.1:1/mcp"), lambda: None, auth=None) as client:
+        request = client.build_request("POST", "/mcp", headers={"accept": EVENTS})
+        headers = {"content-type": EVENTS, "content-encoding": "gzip"}
+        response = httpx2.Response(200, headers=headers, stream=OneChunk(), request=request)
+        for hook in client.event_hooks["response"]:
+            await hook(response)
+        counting = asyncio.create_task(count())
+        received = 0
+        async for piece in response.aiter_bytes():
+            assert len(piece) <= EVENT_PIECE_BYTES
+            received += len(piece)
+        counting.cancel()
+    assert received == size
+    assert passed >= size // EVENT_PIECE_BYTES - 1
 
 
 async def test_the_limit_is_that_of_one_message_and_a_message_of_that_size_is_read() -> None:

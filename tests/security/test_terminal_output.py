@@ -12,8 +12,13 @@ import pytest
 from operations.cli.terminal import printable, printable_json, styled_only
 from tests.cli.driving import Project
 
-EVIL = "x\x1b]0;title\x07\x1b[2J\x08\x7f\x9b31m\x85\u061c\u200e\u200f\u202a\u202e\u2066\u2069\u2028\u200b\u2060\ufeffy"
-BAD = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u200b\u2060-\u206f\ufeff]")
+EVIL = (
+    "x\x1b]0;title\x07\x1b[2J\x08\x7f\x9b31m\x85"
+    "\u061c\u200e\u200f\u202a\u202e\u2066\u2069\u2028\u200b\u2060\ufeff\xad\U000e0041y"
+)
+BAD = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u200b\u2060-\u206f\ufeff\xad\U000e0000-\U000e007f]"
+)
 OURS = re.compile(r"\x1b\[[0-9;]*m|\r\x1b\[K|\r\n")
 """What the program itself writes: styles, the status line, line ends."""
 

@@ -18,7 +18,7 @@ STATIC = StaticTokens({"s3cret": Principal(Identity("ada"))})
 JWT = JWTTokens("a key of at least thirty-two bytes!", algorithms=["HS256"])
 
 
-@pytest.mark.parametrize("token", ["", "schl\u00fcssel", "line\n", "\ud800"])
+@pytest.mark.parametrize("token", ["", " ", " s3cret", "s3cret ", "schl\u00fcssel", "line\n", "\ud800"])
 def test_a_token_that_cannot_be_sent_is_rejected_as_a_setting(token: str) -> None:
     with pytest.raises(ValueError, match="printable ASCII"):
         StaticTokens({token: Principal(Identity("anybody"))})

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 _UNSAFE = (
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"
-    r"\ud800-\udfff\ufeff\ufff9-\ufffb]"
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"
+    r"\ud800-\udfff\ufeff\ufff9-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e007f]"
 )
 """Control characters (C0 except tab and line feed, DEL, C1), bidirectional controls, line separators, surrogates, and
 characters without width, which hide text; not the joiners, which scripts and emoji need."""
@@ -127,7 +127,7 @@ def printable(text: str) -> str:
 
 def printable_json(text: str) -> str:
     """Escape control characters in JSON text as JSON escapes; its meaning is unchanged."""
-    return re.sub(_UNSAFE, lambda found: f"\\u{ord(found[0]):04x}", text)
+    return re.sub(_UNSAFE, _json_escaped, text)
 
 
 def styled_only(text: str) -> str:
@@ -137,7 +137,12 @@ def styled_only(text: str) -> str:
 
 def _escaped(found: re.Match[str]) -> str:
     number = ord(found[0])
-    return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}"
+    return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}" if number < 65_536 else f"\\U{number:08x}"
+
+
+def _json_escaped(found: re.Match[str]) -> str:
+    units = found[0].encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[start : start + 4]}" for start in range(0, len(units), 4))
 
 
 def one_line(text: str, width: int | None = None) -> str:

@@ -88,7 +88,7 @@ class StaticTokens:
     def __init__(self, principals: Mapping[str, Principal]) -> None:
         for token in principals:
             if not _is_token(token):
-                raise ValueError("invalid token: expected printable ASCII characters, at least one")
+                raise ValueError("invalid token: expected printable ASCII characters without blanks at the ends")
         self._principals = dict(principals)
 
     def authenticate(self, token: str | None) -> Principal:
@@ -180,7 +180,7 @@ class JWTTokens:
 
 def _is_token(token: str) -> bool:
     """Whether a token can be sent in a header."""
-    return bool(token) and token.isascii() and token.isprintable()
+    return bool(token) and token.isascii() and token.isprintable() and token == token.strip()
 
 
 def _texts(value: object) -> tuple[str, ...]:

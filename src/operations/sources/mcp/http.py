@@ -33,6 +33,8 @@ MAX_OTHER_BYTES = 1024 * 1024
 """Maximum number of bytes read of error bodies and of responses outside the protocol."""
 DECODED_CHUNK_BYTES = 1024 * 1024
 """Maximum size of the chunks that httpx2 decompresses."""
+EVENT_PIECE_BYTES = 16 * 1024
+"""Number of decompressed bytes of an event stream that are parsed at a time."""
 _SESSION = "mcp-session-id"
 _SESSION_ERRORS = frozenset({-32000, -32001, -32600})
 """Error codes of servers for an unknown session, with status 400 or 404."""
@@ -122,8 +124,8 @@ class ContainedClient(httpx2.AsyncClient):
     async def _limit_body(self, response: httpx2.Response) -> None:
         """Limit the body of a response after decompression; the SDK limits the events of a stream one by one."""
         if _is_event_stream(response):
-            return
-        if _is_protocol(response.request) and response.request.method == "POST" and response.status_code < 400:
+            response.stream = _EventBytes(response)
+        elif _is_protocol(response.request) and response.request.method == "POST" and response.status_code < 400:
             response.stream = _LimitedBody(response, self._max_bytes, truncate=False)
         else:
             response.stream = _LimitedBody(response, min(self._max_bytes, MAX_OTHER_BYTES), truncate=True)
@@ -190,6 +192,28 @@ class _LimitedBody(httpx2.AsyncByteStream):
                     await asyncio.sleep(0)  # one received chunk may decompress to thousands of these
                 if left <= 0 and self._truncate:
                     return
+
+    async def aclose(self) -> None:
+        await self._encoded.aclose()
+
+
+class _EventBytes(httpx2.AsyncByteStream):
+    """The decompressed bytes of an event stream in small pieces: other tasks run between them.
+
+    A received chunk may decompress to hundreds of megabytes, whose lines are parsed without suspending.
+    """
+
+    def __init__(self, response: httpx2.Response) -> None:
+        self._encoded = httpx2.Response(
+            response.status_code, headers=response.headers, stream=response.stream, request=response.request
+        )
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async with contextlib.aclosing(self._encoded.aiter_bytes()) as chunks:
+            async for chunk in chunks:
+                for start in range(0, len(chunk), EVENT_PIECE_BYTES):
+                    yield chunk[start : start + EVENT_PIECE_BYTES]
+                    await asyncio.sleep(0)
 
     async def aclose(self) -> None:
         await self._encoded.aclose()
