@@ -27,6 +27,8 @@ from tests.calls.history import SCALE
 
 AT_ONCE = 4
 SLOWEST_SECONDS = 0.25
+LONGEST_TURN = 0.05
+"""CPU seconds for which the hub may let others wait."""
 MOST_MEMORY = 50 << 20
 
 
@@ -123,5 +125,6 @@ async def test_an_honest_pair_is_served_while_a_peer_without_rights_sends_anythi
     assert counters["malformed"] > 0
     assert grown < MOST_MEMORY
     if is_long:
+        assert counters["longest_turn"] < LONGEST_TURN
         assert peak < MOST_MEMORY
         assert pair.slowest < SLOWEST_SECONDS * SCALE
