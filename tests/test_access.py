@@ -46,13 +46,13 @@ def test_a_denial_names_everything_that_is_missing() -> None:
     error = caught.value
     assert error.code is ErrorCode.ACCESS_DENIED
     assert error.message == (
-        "'mallory' may not call a.b: missing scope write; missing one of the scopes x, y; no permission to edit a p"
+        "'mallory' may not call a.b: missing scope write; missing one of the scopes x, y; no permission to edit any p"
     )
     assert error.details == {
         "operationId": "a.b",
         "missingScopes": ["write"],
         "missingScopesAny": ["x", "y"],
-        "missingResource": "edit a p",
+        "missingResource": "edit any p",
     }
 
 

@@ -81,4 +81,4 @@ def _missing_resource(access: AccessControl, identity: Identity | None) -> str |
             access.resource_action is None or access.resource_action in actions
         ):
             return None
-    return f"{access.resource_action or 'use'} a {access.resource_type or 'resource'}"
+    return f"{access.resource_action or 'use'} any {access.resource_type or 'resource'}"

@@ -30,6 +30,7 @@ from operations.interceptors.base import (
     counts_of,
     intercept,
     intercept_stream,
+    require_instances,
 )
 from operations.pipeline import Mismatches, check_declared_error, finish
 from operations.schema import Policy, Problem
@@ -76,7 +77,7 @@ class OperationRegistry(OperationCatalogue):
         self.output_policy: Policy = require_policy(output_policy)
         self.mismatches = Mismatches()
         self.mismatches.normalised = self._tell_normalised
-        self.interceptors = tuple(interceptors)
+        self.interceptors = require_instances(interceptors)
         """Interceptors around every call, the first outermost; one with `applies` only if that is true."""
         self.observers = tuple(observers)
         """Notified of every call, around the interceptors; OpenTelemetry's observer is added if its SDK is set up."""

@@ -684,7 +684,7 @@ async def test_the_counters_of_a_caller_have_the_messages_that_its_spoke_did_not
 
 async def test_a_refused_registration_is_logged_and_raised(field: Field, caplog: pytest.LogCaptureFixture) -> None:
     handler = await field.worker("shop", stub_operation("bank.pay", returns=1))
-    with pytest.raises(CallError, match=r"rejected 1 operations: bank\.pay") as caught:
+    with pytest.raises(CallError, match=r"rejected 1 operation: bank\.pay") as caught:
         await handler.registered(timeout=10)
     assert caught.value.code is ErrorCode.ACCESS_DENIED
     assert caught.value.details["rejected"].keys() == {"bank.pay"}

@@ -265,6 +265,7 @@ def test_missing_credentials_are_distinguished_from_refused_ones(pets: Project) 
     missing = pets.run("call", "pets.me")
     assert missing.code == 5
     assert "hint: source pets has no credentials for it (token): set its auth" in missing.err
+    assert 'or type = "api_key" for an API key' in missing.err
     doctor = pets.run("doctor")
     assert doctor.code == 0
     assert "- source pets" in doctor.out

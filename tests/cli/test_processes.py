@@ -167,10 +167,34 @@ def test_workers_may_share_operations_and_spokes_may_not(
     project = Project(tmp_path / "workers")
     project.write("operations.toml", f'[sources.other]\npython = "./other"\n[transports.main]\nurl = "{url}"\n')
     project.write("other/numbers.py", OTHER)
-    with running(project, "worker", said="serving 1 operation;"), running(project, "worker", said="serving"):
+    with (
+        running(project, "worker", said="opening 1 source: other") as (worker, _),
+        running(project, "worker", said="serving"),
+    ):
+        line_with(worker, "serving 1 operation;")
         assert project.run("call", "other.double", "value=2", "--url", "main", env=TOKEN).data == 4.0
-        with running(project, "spoke", said="serving") as (spoke, _):
-            line_with(spoke, "other.double was rejected")
+        with running(project, "spoke", said="serving 0 of 1 operations"):
+            pass
+
+
+def test_a_spoke_reports_a_rejected_operation_once_and_then_its_acceptance(
+    hub: tuple[subprocess.Popen[bytes], str], tmp_path: Path
+) -> None:
+    _, url = hub
+    project = Project(tmp_path / "spokes")
+    project.write("operations.toml", f'[sources.other]\npython = "./other"\n[transports.main]\nurl = "{url}"\n')
+    project.write("other/numbers.py", OTHER)
+    rejected = "the hub rejected other.double: another spoke has registered it"
+    with (
+        running(project, "spoke", said="serving 1 operation;") as (first, _),
+        running(project, "spoke", said=rejected) as (second, _),
+    ):
+        line_with(second, "serving 0 of 1 operations")
+        first.terminate()
+        line_with(second, "serving 1 operation;")
+        second.terminate()
+        _, err = second.communicate(timeout=30)
+        assert b"rejected" not in err
 
 
 def test_a_rejected_token_is_reported(hub: tuple[subprocess.Popen[bytes], str], project: Project) -> None:

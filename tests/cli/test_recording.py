@@ -23,6 +23,7 @@ def test_a_call_that_was_not_recorded_names_the_nearest(project: Project) -> Non
     done = project.run("call", "shop.quote", "item=gold", "--replay", "calls.jsonl")
     assert done.code == 6
     assert '{"item":"tea"}' in done.err
+    assert "hint: record the call with --record FILE" in done.err
     assert project.run("call", "shop.other", "--replay", "calls.jsonl").code == 3
     assert project.run("call", "shop.quote", "--replay", "nowhere.jsonl").code == 2
     assert project.run("call", "shop.quote", "item=tea", "--record", "no/such/folder").code == 2

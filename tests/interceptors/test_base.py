@@ -15,7 +15,7 @@ from operations import (
     operation,
 )
 from operations.context import NO_ENV
-from operations.interceptors import Invocation, Only, Proceed
+from operations.interceptors import Invocation, Only, Proceed, Redact
 from operations.testing import error_of, stub_operation
 
 
@@ -28,6 +28,11 @@ def tracer(log: list[str], name: str) -> Any:
             log.append(f"{name} after")
 
     return trace
+
+
+def test_a_class_in_place_of_an_interceptor_is_refused() -> None:
+    with pytest.raises(CallError, match=r"invalid interceptor Redact: expected an instance, such as Redact\(…\)"):
+        OperationRegistry(interceptors=[Redact])  # type: ignore[list-item]
 
 
 async def test_interceptors_run_in_order_around_the_call() -> None:

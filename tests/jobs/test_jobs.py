@@ -138,6 +138,7 @@ async def test_a_running_job_shows_its_progress(place: Place) -> None:
     assert (status.progress.value, status.progress.total, status.progress.message) == (1, 2, "half")
     error = await error_of(jobs.wait(job_id, timeout=0.05))
     assert (error.code, error.details["jobId"]) == (ErrorCode.TIMEOUT, job_id)
+    assert "operationId" not in error.details
     gate.open.set()
     assert (await jobs.wait(job_id, timeout=30)).data == "at last"
     assert (await jobs.status(job_id)).progress is None

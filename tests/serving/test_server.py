@@ -225,5 +225,5 @@ async def test_a_websocket_that_is_not_admitted(shop: Shop, path: str, token: st
 
 
 def test_an_application_that_is_not_of_a_registry_is_refused() -> None:
-    with pytest.raises(CallError, match="invalid application str: expected one of app"):
+    with pytest.raises(CallError, match="invalid application str: expected the result of app"):
         HTTPServer("parent")  # type: ignore[arg-type]

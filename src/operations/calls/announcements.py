@@ -100,7 +100,7 @@ class Announcer:
                 raise CallError(ErrorCode.TIMEOUT, message, details) from None
         if self.rejected:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in self.rejected.items())
-            message = f"the hub rejected {len(self.rejected)} operations: {reasons}"
+            message = f"the hub rejected {len(self.rejected)} operation{'s' * (len(self.rejected) > 1)}: {reasons}"
             raise CallError(ErrorCode.ACCESS_DENIED, message, {"rejected": dict(self.rejected)})
 
     async def leave(self) -> None:

@@ -28,7 +28,7 @@ def undelivered(operation_id: str, reason: str) -> CallError:
     if isinstance(reason, DeliveryRefused):
         details = {"operationId": operation_id, "executed": "no"}
         return CallError(ErrorCode.ACCESS_DENIED, f"{operation_id}: {reason}", details)
-    return unavailable(operation_id, reason, "no")
+    return unavailable(operation_id, f"no worker received the call: {reason}", "no")
 
 
 class PendingCall(msgspec.Struct, eq=False):

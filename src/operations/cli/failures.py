@@ -138,6 +138,8 @@ def hint_for(error: CallError) -> str:
             return str(details["hint"])
         if details.get("reason") == "DEAD_LETTERED":
             return "list dead letters with 'ops jobs dead'; run one again with 'ops jobs retry ID'"
+        if details.get("reason") == "NOT_RECORDED":
+            return "record the call with --record FILE"
         if "hub" in details:
             return _HUB_HINT if error.code == ErrorCode.ACCESS_DENIED else "check that the URL is that of a hub"
         if details.get("statusCode", details.get("status")) in (401, 403):

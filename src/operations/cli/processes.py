@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
@@ -17,17 +17,19 @@ from operations.cli.output import counted, write_json
 from operations.cli.remote import wait_until_refused
 from operations.cli.runner import is_orphaned, is_replacement, notify_ready, stopping
 from operations.cli.session import open_sources, report_failures
-from operations.cli.stderr import warn, write_line
+from operations.cli.stderr import write_line
 from operations.cli.terminal import printable
 from operations.cli.transports import open_bus, shown_url, transport_at
-from operations.config import store_catalogue
+from operations.config import Config, store_catalogue
 from operations.config.settings import TransportSettings
+from operations.errors import CallError
 from operations.pubsub import Transport
 from operations.registry import OperationRegistry
 from operations.telemetry import AuditLog, CallMetrics, HealthServer, LogContext, Readiness
 
 _POLL_SECONDS = 1.0
 _PORT_SECONDS = 0.1
+_REGISTRATION_SECONDS = 2.0
 
 
 async def offer(args: ParsedArguments, *, pool: bool) -> int:
@@ -35,6 +37,7 @@ async def offer(args: ParsedArguments, *, pool: bool) -> int:
     config = require_configuration(args)
     settings = transport_at(args.url, config)
     readiness, sources = Readiness(), list[object]()
+    print_opening(args, config)
     async with (
         serving_health(args, readiness, sources),
         open_sources(config) as workspace,
@@ -113,11 +116,10 @@ async def serve_until(
     readiness: Readiness,
     sources: list[object],
 ) -> None:
-    """Serve a registry until a stop signal; report operations that the hub rejects."""
+    """Serve a registry until a stop signal; report how many of its operations the hub has accepted."""
     # A signed transport identifies callers itself; a hub does so for others.
     options = {"identify": transport.identify} if isinstance(transport, SignedTransport) else {}
     serving = serve_registry(registry, transport, concurrency=args.concurrency, grace=args.grace, pool=pool, **options)
-    refused: Mapping[str, str] = {}
 
     def back() -> None:
         print_event(args, "back", "reconnected")
@@ -130,18 +132,20 @@ async def serve_until(
     async with serving as handler, AsyncExitStack() as stack:
         stack.callback(transport.watch(back, lost))
         sources.append(handler)
+        with suppress(CallError):  # each rejected operation is logged
+            await handler.registered(timeout=_REGISTRATION_SECONDS)
         readiness.ready()
         notify_ready()
-        count = len(registry)
-        print_event(args, "offering", f"serving {counted(count, 'operation')}; press Ctrl-C to stop", operations=count)
+        shown = ""
         while not stop.is_set():
+            count, accepted = len(registry), len(registry) - len(handler.rejected)
+            text = f"{accepted} of {count} operations" if accepted < count else counted(count, "operation")
+            if text != shown:
+                print_event(args, "offering", f"serving {text}; press Ctrl-C to stop", operations=accepted)
+                shown = text
             await _wait_for(stop, _POLL_SECONDS)
             if is_orphaned():
                 stop.set()
-            for operation_id in handler.rejected.keys() - refused.keys():
-                reason = handler.rejected[operation_id]
-                warn(f"{operation_id} was rejected: {reason}", operation=operation_id, reason=reason)
-            refused = dict(handler.rejected)
         readiness.not_ready("stopping")
         print_event(args, "stopping", "stopping; waiting for running calls")
 
@@ -165,6 +169,13 @@ async def follow_offers(args: ParsedArguments, transport: Transport, stop: async
                 for operation_id in sorted(ids):
                     print_event(args, event, f"{sign} {operation_id}", operation=operation_id)
             known = now
+
+
+def print_opening(args: ParsedArguments, config: Config) -> None:
+    """Tell people which sources are being opened: a server that a package manager installs first takes long."""
+    names = list(config.sources)
+    if names and not args.json:
+        print_event(args, "opening", f"opening {counted(len(names), 'source')}: {', '.join(names)}")
 
 
 def print_event(args: ParsedArguments, event: str, text: str, **more: Any) -> None:

@@ -259,7 +259,10 @@ def missing_credentials(source: Source, needed: Sequence[Sequence[str]]) -> str:
         return ""
     named = f" ({', or '.join(' and '.join(each) for each in needed if each)})" if any(needed) else ""
     example = f'auth = {{ type = "bearer", token = "${{{source.name.upper().replace("-", "_")}_TOKEN}}" }}'
-    return f"source {source.name} has no credentials for it{named}: set its auth, for example {example}"
+    return (
+        f"source {source.name} has no credentials for it{named}: set its auth, for example {example}, "
+        'or type = "api_key" for an API key'
+    )
 
 
 async def _open(stack: AsyncExitStack, opening: SourceOpening, requested: str | None) -> Workspace:

@@ -44,7 +44,7 @@ def transport_at(url: str | None, config: Config | None, urls: str = TRANSPORT_U
         )
         raise CommandError("no transport selected", hint)
     if url in unusable:
-        raise CommandError(unusable[url], "set the variable, or write ${NAME:-default}")
+        raise CommandError(unusable[url])
     if url in named:
         return named[url]
     if ":" not in url:

@@ -104,6 +104,16 @@ def _around(interceptor: Interceptor, proceed: Proceed) -> Proceed:
     return lambda invocation: interceptor(invocation, proceed)
 
 
+def require_instances(interceptors: Iterable[Interceptor]) -> tuple[Interceptor, ...]:
+    """Return the interceptors; raise `VALIDATION_ERROR` for a class in place of an instance."""
+    checked = tuple(interceptors)
+    for each in checked:
+        if isinstance(each, type):
+            message = f"invalid interceptor {each.__name__}: expected an instance, such as {each.__name__}(…)"
+            raise CallError(ErrorCode.VALIDATION_ERROR, message)
+    return checked
+
+
 class ChosenInterceptors:
     """The interceptors of each operation, chosen when the operation is first called."""
 

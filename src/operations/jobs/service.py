@@ -13,7 +13,6 @@ from operations.calls.job_records import KEEP_SECONDS, JobRecord, JobState, not_
 from operations.context import Client, Exposed, Identity
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
-from operations.failures import timed_out
 from operations.jobs.durable import DurableJobStore
 from operations.jobs.memory import MemoryJobStore
 from operations.jobs.status import JobLimits, JobStatus, not_ended, not_found, status_of
@@ -139,7 +138,9 @@ class Jobs:
             async with asyncio.timeout(timeout):
                 record = await self._store.wait(job_id, self._may_see)
         except TimeoutError:
-            raise timed_out(job_id, "unknown", "before the job ended", jobId=job_id) from None
+            details = {"jobId": job_id, "executed": "unknown"}
+            message = f"the job {job_id} did not end within {timeout:g} s"
+            raise CallError(ErrorCode.TIMEOUT, message, details) from None
         if record is None:
             raise not_found(job_id)
         return _outcome(job_id, record)

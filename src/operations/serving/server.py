@@ -50,8 +50,8 @@ class HTTPServer:
         forwarded_allow_ips: str | None = None,
     ) -> None:
         if not isinstance(served, ServedApp):
-            message = f"invalid application {type(served).__name__}: expected one of app(…); run others with uvicorn"
-            raise CallError(ErrorCode.VALIDATION_ERROR, message)
+            message = f"invalid application {type(served).__name__}: expected the result of app(…)"
+            raise CallError(ErrorCode.VALIDATION_ERROR, f"{message}; run other applications with uvicorn")
         host, port = split_address(address)
         check_exposure(served, host, insecure=insecure)
         self.served = served

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -83,6 +84,36 @@ async def test_a_question_without_a_handler_ends_the_call() -> None:
         error = await error_of(registry.execute("m.ask"))
         assert error.code is ErrorCode.EXECUTION_ERROR
         assert "elicitation/create is not supported" in error.message
+
+
+QUESTION_OF_THE_OLDER_PROTOCOL = """
+from mcp.server.mcpserver import Context, MCPServer
+from pydantic import BaseModel
+
+server = MCPServer("asker")
+
+class Name(BaseModel):
+    name: str
+
+@server.tool()
+async def greet(context: Context) -> str:
+    answer = await context.elicit("Who?", Name)
+    return f"hello {answer.data.name}"
+
+server.run()
+"""
+
+
+async def test_a_question_of_the_older_protocol_names_the_setting_that_allows_it(tmp_path: Path) -> None:
+    script = tmp_path / "asker.py"
+    script.write_text(QUESTION_OF_THE_OLDER_PROTOCOL)
+    command: dict[str, Any] = {"command": sys.executable, "args": [str(script)]}
+    async with create_mcp_client("m", MCPClientConfig(**command, elicitation=respond)) as client:
+        error = await error_of(OperationRegistry(client.operations).execute("m.greet"))
+        assert 'set protocol = "legacy" for this server' in error.message
+    async with create_mcp_client("m", MCPClientConfig(**command, elicitation=respond, protocol="legacy")) as client:
+        greeted = await OperationRegistry(client.operations).execute("m.greet")
+        assert greeted.data == {"result": "hello Ada of m"}
 
 
 async def test_cancelling_the_caller_cancels_at_the_server() -> None:

@@ -55,7 +55,7 @@ async def _listen(args: ParsedArguments) -> int:
 
     config = find_configuration(args)
     if config is not None and "hub" in config.unusable:
-        raise CommandError(config.unusable["hub"], "set the variable, or write ${NAME:-default}")
+        raise CommandError(config.unusable["hub"])
     settings = config.hub if config is not None and config.hub is not None else HubSettings()
     authenticator = _authenticator(settings, args, config)
     limits = {"heartbeat": settings.heartbeat, "max_payload": settings.max_payload}

@@ -49,8 +49,11 @@ def show(args: ParsedArguments) -> int:
 
 def revoke(args: ParsedArguments) -> int:
     """Remove a key. Servers refuse it from then on."""
-    if not _keys(args).revoke(args.id):
-        raise CommandError(f"unknown key {args.id!r}", "run 'ops keys ls' to list keys", exit_code=NOT_FOUND)
+    keys = _keys(args)
+    if not keys.revoke(args.id):
+        named = [each.id for each in keys.entries() if each.identity == args.id]
+        hint = f"pass the id of a key of {args.id}: {', '.join(named)}" if named else "run 'ops keys ls' to list keys"
+        raise CommandError(f"unknown key {args.id!r}", hint, exit_code=NOT_FOUND)
     if args.json:
         write_json({"revoked": args.id}, compact=True)
     elif not args.quiet:

@@ -24,7 +24,7 @@ from operations.cli.commands import SUMMARIES
 from operations.cli.configuration import require_configuration
 from operations.cli.failures import DENIED, OK, TRANSPORT, CommandError
 from operations.cli.output import counted
-from operations.cli.processes import observe, print_event
+from operations.cli.processes import observe, print_event, print_opening
 from operations.cli.runner import stopping
 from operations.cli.session import open_sources, report_failures
 from operations.cli.terminal import results
@@ -57,6 +57,7 @@ async def _serve(args: ParsedArguments) -> int:
 
     config = require_configuration(args)
     settings = _settings(args, config)
+    print_opening(args, config)
     async with contextlib.AsyncExitStack() as stack:
         workspace = await stack.enter_async_context(open_sources(config))
         stopped = await stack.enter_async_context(stopping())
@@ -206,7 +207,7 @@ async def _until_expiry(serving: Awaitable[None], principal: Principal | None) -
 
 def _settings(args: ParsedArguments, config: Config) -> ServeSettings:
     if "serve" in config.unusable:
-        raise CommandError(config.unusable["serve"], "set the variable, or write ${NAME:-default}")
+        raise CommandError(config.unusable["serve"])
     settings = config.serve or ServeSettings()
     if args.code or settings.code:
         from operations.exports import code_tool  # noqa: F401  # a missing extra is reported before sources are opened

@@ -31,7 +31,7 @@ from operations.sources.mcp.protocol import (
     RequestLostError,
     RequestTimeoutError,
 )
-from operations.sources.mcp.server_messages import Notifications, ServerRequests, dump_model
+from operations.sources.mcp.server_messages import ELICIT, SAMPLE, Notifications, ServerRequests, dump_model
 from operations.sources.mcp.sse import sse_transport
 from operations.sources.mcp.stdio import stdio_transport
 
@@ -120,7 +120,12 @@ class MCPSession:
         return {**params, "_meta": {**params.get("_meta", {}), **self._meta}}, {"headers": sent}
 
     def _translate(self, error: MCPError) -> RequestFailedError | RequestLostError:
-        failed = RequestFailedError(error.code, error.message, error.data)
+        message = error.message
+        # The newer protocol has no requests from a server to its client. A tool that sends one fails.
+        if self._is_modern and error.code == types.INVALID_REQUEST and (ELICIT in message or SAMPLE in message):
+            remedy = 'set protocol = "legacy" for this server: its tool sends a request of the older protocol'
+            message = f"{message.removesuffix('.')}; {remedy}"
+        failed = RequestFailedError(error.code, message, error.data)
         # A transport may close before its stream ends; then the SDK's message is the only evidence.
         if error.code == types.CONNECTION_CLOSED and (self._incoming.has_ended or error.message == "Connection closed"):
             return RequestLostError("the connection was lost", executed="unknown")
