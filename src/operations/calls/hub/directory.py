@@ -232,7 +232,7 @@ class HubDirectory:
         elif operation.sessions == [session]:
             operation.announced, operation.pool = announced, registration.pool
         elif not (registration.pool and operation.pool):
-            reason = "another spoke has registered it: expected pool=True at both spokes"
+            reason = "another spoke has registered it; to share it, serve it with `ops worker` or pool=True at both"
         elif announced.digest != operation.announced.digest:
             reason = "another spoke has registered it with a different spec"
         elif session not in operation.sessions:
