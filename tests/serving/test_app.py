@@ -135,6 +135,18 @@ async def test_origins(shop: Shop, method: str, origin: str, status: int) -> Non
         assert "access-control-allow-origin" not in answer.headers
 
 
+async def test_a_page_of_a_configured_origin_can_read_the_headers_of_a_response(shop: Shop) -> None:
+    served = app(shop.registry, mcp=False, origins=["https://shop.example"])
+    headers = {"origin": "https://shop.example", "idempotency-key": "a"}
+    for _ in range(2):
+        answer = await post(served, "/shop/order", {"item": "a"}, headers=headers)
+    readable = answer.headers["access-control-expose-headers"].lower().split(", ")
+    always = {"content-type", "content-length", "cache-control"}  # of every response
+    shown = {name for name in answer.headers if not name.startswith("access-control-")} - always
+    assert "idempotency-replayed" in shown
+    assert shown - {"vary", "date"} <= set(readable)
+
+
 async def test_a_preflight_is_answered_for_configured_pages_only(shop: Shop) -> None:
     served = app(shop.registry, mcp=False, authenticator=tokens(), origins=["https://shop.example"])
     asked = {"access-control-request-method": "POST", "access-control-request-headers": "authorization"}

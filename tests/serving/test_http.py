@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from operations import CallError, ErrorCode, OperationRegistry, operation
+from operations import CallError, ErrorCode, OperationContext, OperationRegistry, operation
 from operations.serving import Limits, app
 from operations.serving.app import ServedApp
 from operations.serving.asgi import Response
@@ -417,3 +417,14 @@ async def test_retry_after_is_whole_seconds_for_any_error(wait: Any, sent: str) 
 
     answer = await post(app(OperationRegistry([busy]), mcp=False), "/shop/busy")
     assert (answer.status, answer.headers["retry-after"], "set-cookie" in answer.headers) == (503, sent, False)
+
+
+async def test_a_call_that_cannot_ask_is_not_to_be_repeated() -> None:
+    @operation(namespace="shop", type="mutation")
+    async def confirm(context: OperationContext) -> str:
+        """Ask."""
+        return (await context.ask("Really?")).action
+
+    answer = await post(app(OperationRegistry([confirm]), mcp=False), "/shop/confirm")
+    assert (answer.status, answer.json["details"]["reason"]) == (503, "NO_ASK")
+    assert "retry-after" not in answer.headers

@@ -9,7 +9,9 @@ from operations.serving.asgi import Headers, Response, Scope, Send
 
 _PREFLIGHT_SECONDS = b"600"
 _EXPOSED_HEADERS = (
-    b"Operations-Request-Id, Operations-Source, Operations-Upstream-Status, Retry-After, Location, Preference-Applied"
+    b"Operations-Request-Id, Operations-Source, Operations-Timestamp, Operations-Upstream-Status, "
+    b"Operations-Mcp-Error, Idempotency-Replayed, WWW-Authenticate, ETag, Link, Retry-After, Location, "
+    b"Preference-Applied"
 )
 """Response headers that a page of another configured origin may read."""
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from operations.context import NO_ASK
 from operations.envelope import MCPResponseMeta
 from operations.errors import CallError, ErrorCode
 from operations.failures import executed_of
@@ -102,7 +103,7 @@ def problem_response(error: CallError, request_id: str, operation: Operation[Any
     if isinstance(error, RefusedError):
         headers += error.headers
     status = members["status"]
-    if status in (429, 503):
+    if status in (429, 503) and not (isinstance(error.details, dict) and error.details.get("reason") == NO_ASK):
         headers.append((b"retry-after", b"%d" % _retry_seconds(error)))
     return Response(status, headers, encode_problem(members))
 
