@@ -144,6 +144,19 @@ async def test_a_copy_does_not_run_in_any_queue(
     assert bank.ran == ["pay"]
 
 
+@pytest.mark.parametrize("name", ["pay", "book"])
+@pytest.mark.parametrize("kind", ["redis", "nats"])
+async def test_a_copy_does_not_run_on_another_bus(bus: Bus, bank: Bank, name: str, kind: str) -> None:
+    async with asyncio.timeout(30), untrusted_bus(kind) as elsewhere:  # with another prefix
+        other = Bank(elsewhere)
+        await other.start()
+        await captured(elsewhere, name)
+        await put(elsewhere, await captured(bus, name), name, stored=name == "book")
+        await until(lambda: other.transport.refusals == {"forged": 1})
+        assert other.ran == [name]
+        await other.handler.close()
+
+
 async def test_two_workers_run_a_request_once(bus: Bus, bank: Bank) -> None:
     other = Bank(bus)
     await other.start()

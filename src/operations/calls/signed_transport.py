@@ -261,7 +261,7 @@ class SignedTransport(TransportWrapper):
             assert self._secret is not None
             key = self._keys[root.token] = next(self._secret.session_keys(root.token.decode()))
         packed = root.packed
-        signature = sign(grant_key(key, packed), _signed_address(address), message)
+        signature = sign(grant_key(key, packed), _signed_address(address, self.inner.capabilities.bus), message)
         return join(BY_GRANT, root.token, packed, signature, message)
 
     def _sign(self, address: str, message: bytes) -> bytes:
@@ -272,7 +272,8 @@ class SignedTransport(TransportWrapper):
         if len(token) > _LONGEST_TOKEN:
             problem = f"the token has {len(token):,} bytes: at most {_LONGEST_TOKEN:,} are allowed"
             raise CallError(ErrorCode.VALIDATION_ERROR, problem)
-        return join(BY_SESSION, token, b"", sign(session.key, _signed_address(address), message), message)
+        signature = sign(session.key, _signed_address(address, self.inner.capabilities.bus), message)
+        return join(BY_SESSION, token, b"", signature, message)
 
     async def _note(self, keys: StoresKeys, key: str, seconds: float) -> bool:
         is_new = await keys.store_key(key, seconds)
@@ -302,7 +303,7 @@ class SignedTransport(TransportWrapper):
             return b"", ReceivedRequest(None, self._refuse("forged", "the signature is truncated"), delivery)
         signer: Principal | CallError
         try:
-            signer = self._verify(signed, _signed_address(arrival.address))
+            signer = self._verify(signed, _signed_address(arrival.address, self.inner.capabilities.bus))
         except CallError as error:
             signer = error
         except UnicodeDecodeError:
@@ -402,8 +403,8 @@ def _is_signed_with(key: bytes, signed: SignedRequest, address: bytes) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def _signed_address(address: str) -> bytes:
-    """Return the address that a signature covers: that of all workers, also for a request to a single worker."""
+def _signed_address(address: str, bus: str) -> bytes:
+    """Return the bus and address that a signature covers: that of all workers, also for a request to one worker."""
     if address.startswith("direct."):
         address = f"work.{address.partition('/')[2]}"
-    return address.encode() + b"\0"
+    return f"{bus}\0{address}\0".encode()

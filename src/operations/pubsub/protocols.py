@@ -71,6 +71,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """The default format of requests: MessagePack if the other side supports it."""
     heartbeat: float = 2.0
     """Seconds between heartbeats of workers; the same number for all peers of a bus."""
+    bus: str = ""
+    """The kind of the bus and the prefix of its names; a signed request is valid on no other bus."""
 
 
 class Transport(Protocol):

@@ -103,6 +103,7 @@ class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsB
             addresses_operations=True,
             addresses_workers=True,
             heartbeat=heartbeat,
+            bus=f"nats {prefix}",
         )
         self._settings = settings
         self._pool = ServerPool(settings.servers)

@@ -104,6 +104,7 @@ class RedisTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, Reports
             identity="caller" if trusted else "none",
             claims_identity=trusted,
             heartbeat=heartbeat,
+            bus=f"redis {self.address.database} {prefix}",
         )
         self.epoch: ConnectionEpoch | None = None
         self.keys = RedisKeys(prefix)
