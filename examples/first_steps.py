@@ -31,7 +31,7 @@ class Order:
 
 @operation(namespace="shop", type="query")
 async def stock(item: str) -> int:
-    """How many of an item there are.
+    """Return how many of an item are left.
 
     Args:
         item: the item's name, as on the shelf
@@ -66,7 +66,7 @@ async def watch(item: str, times: int = 3) -> AsyncIterator[dict[str, Any]]:
 
 
 async def main() -> None:
-    """Register, call, and show what comes back."""
+    """Register operations, call them, and show the results."""
     registry = OperationRegistry([stock, buy, restock, watch])
     heading("One registry")
     for spec in registry.list():
@@ -99,7 +99,7 @@ async def main() -> None:
 
 
 async def fail(registry: OperationRegistry, operation_id: str, input: Any) -> None:
-    """Make a call that cannot succeed, and show its error."""
+    """Make a call that fails, and show its error."""
     try:
         await registry.execute(operation_id, input)
     except CallError as error:
@@ -116,12 +116,12 @@ def show(envelope: ResponseEnvelope[Any]) -> None:
 
 
 def heading(text: str) -> None:
-    """Print a line that opens a part of the tour."""
+    """Print the heading of a part of the tour."""
     say("\n" + paint("1", text))
 
 
 def paint(style: str, text: str) -> str:
-    """Text in an ANSI style, where the terminal shows one."""
+    """Return text in an ANSI style, if the terminal shows colours."""
     return f"\x1b[{style}m{text}\x1b[0m" if COLOURED else text
 
 

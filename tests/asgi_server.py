@@ -41,7 +41,7 @@ class _Server(uvicorn.Server):
 @asynccontextmanager
 async def serving_here(application: Any, **options: Any) -> AsyncIterator[str]:
     """Serve the WebSockets of an application on uvicorn in the running event loop; yield their URL."""
-    # Of a socket whose protocol is not named asyncio does not know that it is TCP, and leaves Nagle's algorithm on.
+    # asyncio disables Nagle's algorithm only for sockets whose protocol is given as TCP.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
     listener.listen(2048)

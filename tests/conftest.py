@@ -1,4 +1,4 @@
-"""What every test run has in common: the signals of a foreground job, and properties without a time limit.
+"""Settings of every test run: the signals of a foreground job, and hypothesis without a time limit per example.
 
 A shell without job control starts background jobs with SIGINT and SIGQUIT ignored, and nohup ignores SIGHUP. Programs
 inherit an ignored signal but no handler, so a handler here gives every program that a test starts the default.
@@ -10,7 +10,7 @@ import signal
 
 from hypothesis import HealthCheck, settings
 
-# An example that is slow says that the machine is busy.
+# A slow example means only that the machine is busy.
 settings.register_profile("operations", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("operations")
 

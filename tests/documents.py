@@ -24,7 +24,7 @@ STRIPE = Path(os.environ.get("OPERATIONS_TEST_STRIPE", FETCHED / "stripe.com.jso
 
 
 def manifest() -> list[dict[str, Any]]:
-    """Return the listed documents; none where the folder is not named."""
+    """Return the listed documents; none if the directory is not configured."""
     if not FOLDER:
         return []
     listed: list[dict[str, Any]] = json.loads((Path(FOLDER) / "manifest.json").read_text())["specs_list"]
@@ -41,7 +41,7 @@ def _extracted() -> Path:
 
 
 def documents() -> Path:
-    """Return the directory of the documents; skip the test, with the reason, where they are missing."""
+    """Return the directory of the documents; skip the test, with the reason, if they are missing."""
     if not FOLDER:
         pytest.skip("OPERATIONS_TEST_DOCUMENTS names no folder: the public documents are not here and were not run")
     return _extracted()

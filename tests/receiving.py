@@ -1,4 +1,4 @@
-"""Receivers for tests that look at messages, not at where they arrived."""
+"""Receivers for tests that need only messages, not their addresses."""
 
 from __future__ import annotations
 

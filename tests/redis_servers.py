@@ -141,14 +141,14 @@ def wait_for(condition: Callable[[], Any], seconds: float = 20.0) -> None:
 
 @functools.cache
 def shared_server(engine: str) -> Server:
-    """One server for all tests that do it no harm; each uses a prefix of its own."""
+    """One server for all tests that do not disturb it; each uses its own prefix."""
     server = Server(engine)
     atexit.register(server.remove)
     return server.start()
 
 
 class Cluster:
-    """A cluster of three masters, with a replica each where asked for."""
+    """A cluster of three masters, optionally with a replica each."""
 
     def __init__(self, engine: str = "redis", *, replicas: bool = False) -> None:
         settings = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1000")
@@ -186,7 +186,7 @@ class Cluster:
 
 @functools.cache
 def shared_cluster(engine: str) -> Cluster:
-    """One cluster for all tests that do it no harm."""
+    """One cluster for all tests that do not disturb it."""
     cluster = Cluster(engine)
     atexit.register(cluster.remove)
     return cluster.start()
@@ -194,7 +194,7 @@ def shared_cluster(engine: str) -> Cluster:
 
 @contextlib.asynccontextmanager
 async def own_server(engine: str = "redis", *arguments: str) -> AsyncIterator[Server]:
-    """A server that a test may treat as it likes."""
+    """A server for one test, which may kill or change it."""
     server = Server(engine, *arguments)
     try:
         yield await asyncio.to_thread(server.start)

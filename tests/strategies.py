@@ -10,7 +10,7 @@ from operations import ResponseEnvelope, http_envelope, mcp_envelope
 from operations.envelope import LocalResponseMeta, SSEEvent
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
-# Keys that look like the marker for bytes are drawn often: they are what the escape is for.
+# Keys that look like the marker for bytes are drawn often, to test the escape.
 keys = texts | st.sampled_from(["$bytes", "$$bytes", "$$$bytes", "bytes", "data", "meta", "source", "extra", "type"])
 scalars = (
     st.none()

@@ -68,7 +68,7 @@ def test_units_and_image_use_commands_and_options_that_exist() -> None:
 def test_systemd_accepts_the_unit(unit: Path, tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed")
-    # The program of the unit is not installed here: another one stands in for it.
+    # The program of the unit is not installed here: another one replaces it.
     text = unit.read_text().replace("/opt/operations/bin/ops", sys.executable)
     (tmp_path / unit.name).write_text(text)
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What a Python engineer expects of the public interface."""
+"""Conventions of Python that the public interface follows."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Pages that a reader follows step by step are followed: files are written, commands run, outputs compared.
+"""Runs the pages that a reader follows step by step: writes the files, runs the commands, compares the outputs.
 
 A block with a title (`title="ops/shop.py"`) is a file. A `sh` block is typed; a `text` block right after it is what it
-prints. Comments before a block say what a page need not: `<!-- terminal: hub -->` types it in another terminal, where
-it keeps running, `<!-- exit: 2 -->` expects that exit code, `<!-- not run: why -->` leaves it out.
+prints. Comments before a block steer the test: `<!-- terminal: hub -->` types it in another terminal, where it keeps
+running, `<!-- exit: 2 -->` expects that exit code, `<!-- not run: why -->` leaves it out.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Reader:
             assert shown == promised, f"line {block.line}"
 
     def _terminal(self, commands: str, name: str, strict: str) -> Terminal:
-        """Type commands in a terminal, which remembers its directory and variables from the last time."""
+        """Type commands in a terminal, which keeps its directory and variables between blocks."""
         state = self.home / f".terminal-{name}"
         script = f"[ ! -e {state} ] || . {state}\nset {strict}e\n{self._ported(commands)}\ncode=$?\n"
         script += f"export -p > {state}; echo cd $PWD >> {state}; exit $code"
@@ -137,14 +137,14 @@ class Reader:
 
 
 def settled(text: str) -> str:
-    """A text without what changes from run to run."""
+    """A text without the parts that change from run to run."""
     for pattern, stable in CHANGING:
         text = pattern.sub(stable, text)
     return text.strip()
 
 
 def free_ports(count: int) -> list[str]:
-    """Ports of the loopback that nobody uses now."""
+    """Free ports of the loopback."""
     free = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [str(each.getsockname()[1]) for each in free]
     for each in free:

@@ -75,7 +75,7 @@ def test_every_link_of_the_site_leads_to_a_page_and_its_heading(site: Path, page
     broken = []
     for address, page in pages.items():
         if address == "/404.html":
-            continue  # its addresses are relative to wherever it is shown
+            continue  # its addresses are relative to the page that shows it
         for link in page.links | page.loads:
             parts = urlsplit(urljoin("http://site" + address, link))
             if parts.scheme not in ("http", "https") or parts.netloc != "site":

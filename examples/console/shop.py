@@ -117,7 +117,7 @@ async def fail(how: Literal["domain", "exception", "unavailable"] = "domain") ->
 
 @operation(id="shop.mismatch", type="query")
 async def mismatch() -> dict[str, int]:
-    """Return something else than declared: the result is normalised, and the differences are reported."""
+    """Return a result that differs from its declaration: it is normalised, and the differences are reported."""
     return {"one": "1", "two": "two"}  # type: ignore[dict-item]
 
 
@@ -143,7 +143,7 @@ async def report(
     seconds: Annotated[float, msgspec.Meta(ge=0, le=600)] = 2.0,
     broken: bool = False,
 ) -> dict[str, Any]:
-    """Write a report: long enough to be a job that tells its progress, and to be cancelled or retried."""
+    """Write a report: takes long enough to be a job that reports progress and can be cancelled or retried."""
     for step in range(20):
         if context.progress is not None:
             context.progress(step, 20, f"page {step + 1} of 20")
@@ -203,7 +203,7 @@ async def breaks(after: int = 5) -> AsyncIterator[int]:
 
 @operation(id="shop.restock", type="mutation")
 async def restock(context: OperationContext, cities: list[str] | None = None) -> dict[str, Any]:
-    """Decide what to order: nested calls, some at workers, one of which fails and one is tried again."""
+    """Decide what to order: nested calls, some at workers; one of them fails and one is retried."""
     env = context.env
     prices = [(await env.shop.quote(item=item)).data["total"] for item in _ITEMS[:3]]
     plan = (await env.travel.plan(cities=cities or ["Rome", "Oslo", "Lima"])).data
@@ -213,7 +213,7 @@ async def restock(context: OperationContext, cities: list[str] | None = None) ->
 
 @operation(id="shop.advise", type="query")
 async def advise(context: OperationContext, city: Annotated[str, msgspec.Meta(description="where one will be")]) -> str:
-    """What to buy for tomorrow: asks the weather, and the text worker for the wording."""
+    """Recommend what to buy for tomorrow, by the weather worker and the text worker."""
     weather = (await context.env.weather.forecast(city=city)).data
     return str((await context.env.text.headline(text=f"{weather['days'][0]['sky']} in {city}")).data)
 
@@ -223,7 +223,7 @@ _failures = {"left": 0}
 
 @operation(id="shop.flaky", type="query")
 async def flaky() -> int:
-    """Fail twice, then answer: the server tries it again."""
+    """Fail twice, then succeed: the server retries it."""
     _failures["left"] = (_failures["left"] + 1) % 3
     await asyncio.sleep(0.05)
     if _failures["left"]:
@@ -271,7 +271,7 @@ async def forecast(
 
 @operation(id="weather.watch")
 async def watch(city: str, interval: Annotated[float, msgspec.Meta(gt=0)] = 1.0) -> AsyncIterator[Day]:
-    """Measurements as they come, for as long as one listens."""
+    """Stream measurements until the client disconnects."""
     for number in itertools.count():
         celsius = "n/a" if number % 120 == 60 else round(12.6 + 2 * math.sin(number / 40) + random.random() - 0.5, 1)
         yield {"sky": "cloudy", "celsius": celsius}  # type: ignore[misc]

@@ -25,7 +25,7 @@ PRICES = {"tea": 4.5, "honey": 9.0}
 
 @operation(id="stock.left", type="query")
 async def left(item: str) -> int:
-    """How many are left."""
+    """Return how many are left."""
     return STOCK.get(item, 0)
 
 
@@ -40,13 +40,13 @@ async def take(item: str, count: int) -> int:
 
 @operation(id="prices.of", type="query")
 async def price_of(item: str) -> float:
-    """What one costs."""
+    """Return the price of one item."""
     return PRICES[item]
 
 
 @operation(id="prices.follow")
 async def follow_price(item: str, changes: int) -> AsyncIterator[float]:
-    """The price, and each change of it."""
+    """Stream the price and its changes."""
     for change in range(changes):
         yield PRICES[item] + change / 2
 
@@ -70,7 +70,7 @@ BOB = Identity("bob")
 
 
 async def program(transport: Transport) -> None:
-    """What this is all for."""
+    """Call the operations of all workers, and print the results."""
     pending = PendingRequestMap(transport)
     order = {"item": "tea", "count": 2}
     print("order:", (await pending.call("orders.place", order, identity=ADA)).data)
@@ -88,7 +88,7 @@ async def program(transport: Transport) -> None:
 
 
 async def run_in_one_process() -> None:
-    """Three workers and the program on a bus in memory."""
+    """Run three workers and the program on a bus in memory."""
     bus = MemoryTransport()
     async with contextlib.AsyncExitStack() as stack:
         for operations in WORKERS.values():
@@ -97,7 +97,7 @@ async def run_in_one_process() -> None:
 
 
 async def run_split() -> None:
-    """The hub and the program here, each worker a spoke in a separate process."""
+    """Run the hub and the program here, and each worker as a spoke in a separate process."""
     from operations.calls.hub import Hub
     from operations.identity import Principal, StaticTokens
 
@@ -107,13 +107,13 @@ async def run_split() -> None:
 
 
 async def run_on_bus(url: str) -> None:
-    """The program here, each worker in a separate process, with a broker that only this program reaches."""
+    """Run the program here and each worker in a separate process, on a broker that only this program uses."""
     async with connect(url, trusted=True) as transport:
         await run_with_workers(transport, url)
 
 
 async def run_with_workers(transport: Transport, url: str) -> None:
-    """Start the workers, run the program, and have them finish."""
+    """Start the workers, run the program, and stop the workers."""
     workers = [
         await asyncio.create_subprocess_exec(sys.executable, __file__, "--worker", name, url) for name in WORKERS
     ]

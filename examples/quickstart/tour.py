@@ -24,7 +24,10 @@ OPS = [sys.executable, "-m", "operations"]
 STEPS = (
     ("One registry: Python functions, the tools of an MCP server, the endpoints of an HTTP API", "ops ls --tree"),
     ("A Python function", "ops call shop.quote item=tea count=4 --envelope"),
-    ("A tool of an MCP server, started over stdio", "ops call text.count text='one door for all of them' --envelope"),
+    (
+        "A tool of an MCP server, started over stdio",
+        "ops call text.count text='one registry for all of them' --envelope",
+    ),
     ("An endpoint of an HTTP API", "ops call weather.forecast city=Rome days=2 --envelope"),
     ("A function that calls the other two: results compose", "ops call shop.advise city=Oslo"),
     ("Three events of a stream", "ops sub weather.watch city=Rome --limit 3"),
@@ -43,7 +46,7 @@ def main() -> int:
     try:
         assert api.stdout is not None
         port = api.stdout.readline().strip().rpartition(":")[2]
-        # The tour runs this folder's own configuration; anywhere else `ops` asks first.
+        # The tour trusts the configuration of this directory; elsewhere `ops` asks first.
         environment = {**os.environ, "QUICKSTART_PORT": port, "OPERATIONS_TRUST": "1"}
         codes = [run(title, command, environment) for title, command in STEPS]
         served = serve(environment)
@@ -55,14 +58,14 @@ def main() -> int:
 
 
 def run(title: str, command: str, environment: dict[str, str]) -> int:
-    """Show a command, run it here, and give its exit code."""
+    """Print a command, run it in this directory, and return its exit code."""
     print(f"\n{paint('1', title)}\n{paint('36', f'$ {command}')}", flush=True)
     words = [*OPS, *split(command)]
     return subprocess.run(words, cwd=HERE, env=environment, check=False).returncode
 
 
 def serve(environment: dict[str, str]) -> bool:
-    """Serve the registry and call an operation over HTTP; False where that did not work."""
+    """Serve the registry and call an operation over HTTP; return False if that fails."""
     print(f"\n{paint('1', 'The same registry, served')}\n{paint('36', '$ ops serve')}", flush=True)
     server = subprocess.Popen(
         [*OPS, "serve", "--http", "0", "--json"], cwd=HERE, env=environment, stdout=subprocess.PIPE, text=True
@@ -93,7 +96,7 @@ def fetch(address: str) -> bool:
 
 
 async def ask(address: str) -> bool:
-    """Call a tool of the MCP server at an address; raises where it reported an error."""
+    """Call a tool of the MCP server at an address; raise if it reports an error."""
     print(paint("36", f">>> create_mcp_client('tour', MCPClientConfig(url='{address}'))"), flush=True)
     async with await create_mcp_client("tour", MCPClientConfig(url=address)) as client:
         registry = OperationRegistry(client.operations)
@@ -103,7 +106,7 @@ async def ask(address: str) -> bool:
 
 
 def split(command: str) -> list[str]:
-    """The words of a command, without the program's name."""
+    """Return the words of a command, without the program's name."""
     return shlex.split(command)[1:]
 
 
@@ -126,7 +129,7 @@ def show_next() -> None:
 
 
 def paint(style: str, text: str) -> str:
-    """Text in an ANSI style, where the terminal shows one."""
+    """Return text in an ANSI style, if the terminal shows colours."""
     return f"\x1b[{style}m{text}\x1b[0m" if COLOURED else text
 
 

@@ -82,7 +82,7 @@ class Server(ThreadingHTTPServer):
 
 
 def forecast(city: str, days: int) -> dict[str, Any]:
-    """The next days of a city."""
+    """Return the forecast of a city for the next days."""
     return {
         "city": city,
         "days": [{"sky": SKIES[(len(city) + day) % 3], "celsius": CITIES[city] + day % 4} for day in range(days)],

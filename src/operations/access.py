@@ -10,7 +10,7 @@ from operations.spec import AccessControl, OperationSpec
 
 
 class AccessDecision(msgspec.Struct, frozen=True):
-    """Result of an access check: allowed, or what is missing."""
+    """Result of an access check: whether the call is allowed, and the missing rights."""
 
     allowed: bool
     missing_scopes: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ def check_access(access: AccessControl, identity: Identity | None) -> AccessDeci
 
 
 def require_access(spec: OperationSpec, identity: Identity | None) -> None:
-    """Raise `ACCESS_DENIED` with what is missing if `identity` may not call an operation."""
+    """Raise `ACCESS_DENIED` with the missing rights if `identity` may not call an operation."""
     decision = check_access(spec.access_control, identity)
     if decision.allowed:
         return

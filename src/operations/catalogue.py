@@ -95,7 +95,7 @@ class OperationCatalogue:
         return None if operation is None else operation.spec
 
     def get_handler(self, operation_id: str) -> Handler | Stream | None:
-        """Return an operation's handler, else its stream; None without either."""
+        """Return an operation's handler, or its stream if it has no handler; None if it has neither."""
         operation = self.operations.get(operation_id)
         return None if operation is None else operation.handler or operation.stream
 

@@ -118,7 +118,7 @@ class Question(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """A person's answer: whether they accepted, declined or cancelled, and what they filled in."""
+    """A person's answer: accepted, declined or cancelled, with the values of the form."""
 
     action: Literal["accept", "decline", "cancel"]
     content: Mapping[str, Any] = {}
@@ -136,7 +136,7 @@ class Client(Protocol):
         """Whether the caller answers requests of a method."""
 
     async def ask(self, questions: Mapping[str, Question], timeout: float) -> Mapping[str, Any]:
-        """Return the caller's result for each question; raise a CallError without one."""
+        """Return the caller's result for each question; raise a CallError if one is missing."""
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Send a notification; it may be lost."""
@@ -336,7 +336,7 @@ def _cannot_ask(method: str) -> CallError:
 
 
 NO_ASK = "NO_ASK"
-"""The `reason` in an error's details if a question has no one to answer it."""
+"""The `reason` in an error's details if no one can answer a question."""
 
 
 def new_request_id() -> str:
@@ -345,7 +345,7 @@ def new_request_id() -> str:
 
 
 def is_own_request_id(request_id: str) -> bool:
-    """Whether an id has the form of ids that this process creates, which can be guessed."""
+    """Whether an id has the form of this process's own ids, which others can guess."""
     return request_id.startswith(f"{_process_id}-")
 
 

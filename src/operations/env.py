@@ -225,7 +225,7 @@ def merge_input(operation_id: str, input: Any, members: Mapping[str, Any]) -> An
 
 
 def blocking_context(context: OperationContext) -> OperationContext:
-    """Return the context of a plain function, whose env waits for its calls and whose progress crosses threads."""
+    """Return the context of a plain function: calls of its env wait, and progress is reported from its thread."""
     loop = asyncio.get_running_loop()
     env = BlockingEnv(context.env, loop)
     if context.progress is None:

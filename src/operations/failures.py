@@ -88,7 +88,7 @@ def mark_executed(error: CallError, operation_id: str) -> CallError:
 
 
 def translate(error: BaseException, operation_id: str) -> BaseException:
-    """Return what the caller of an operation sees for an exception of its handler.
+    """Return the error that the caller of an operation gets for an exception of its handler.
 
     A cancellation of the current task, KeyboardInterrupt and GeneratorExit are returned unchanged; everything else
     becomes a CallError with its cause. The caller of this function raises the result: a frame that keeps an error in a

@@ -236,7 +236,7 @@ class _FunctionCall:
         self._operation_id = operation_id
 
     def run(self, input: Any, context: OperationContext) -> Any:
-        """Call the function; errors of its parameters' types name the operation, as those of its schema do."""
+        """Call the function; like schema errors, errors of its parameters' types name the operation."""
         load = self._load
         if load is msgspec.UNSET:
             load = self._make_load()

@@ -57,8 +57,8 @@ _INTERNAL = {
 class OperationRegistry(OperationCatalogue):
     """Operations from every source, and the steps of a call: validate, run, wrap, normalise.
 
-    `execute` and `subscribe` trust their direct caller and check no scopes. A `Dispatcher` checks those of external
-    callers.
+    `execute` and `subscribe` trust their direct caller and check no scopes. A `Dispatcher` checks the scopes of
+    external callers.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class OperationRegistry(OperationCatalogue):
         """Whether an MCP error result is raised as a CallError, as an HTTP error is."""
         self.output_policy: Policy = require_policy(output_policy)
         self.mismatches = Mismatches()
-        self.mismatches.normalised = self._tell_normalised
+        self.mismatches.normalised = self._report_normalised
         self.interceptors = require_instances(interceptors)
-        """Interceptors around every call, the first outermost; one with `applies` only if that is true."""
+        """Interceptors around every call, the first outermost; the method `applies`, if any, selects operations."""
         self.observers = tuple(observers)
-        """Notified of every call, around the interceptors; OpenTelemetry's observer is added if its SDK is set up."""
+        """Observers of every call, outside the interceptors; OpenTelemetry's is added if its SDK is set up."""
         self._threads = threads
         self._wheel: TimerWheel | None = None
         self.register_all(operations)
@@ -434,7 +434,7 @@ class OperationRegistry(OperationCatalogue):
         return envelope
 
     def _innermost(self, operation: Operation[Any], completed: OperationContext, *, streaming: bool) -> Proceed:
-        """Return what the innermost interceptor proceeds to: the steps of the call itself."""
+        """Return the function that the innermost interceptor calls: the steps of the call itself."""
 
         async def innermost(invocation: Invocation) -> Any:
             given = invocation.context
@@ -472,7 +472,7 @@ class OperationRegistry(OperationCatalogue):
             return base
         return msgspec.structs.replace(base, env=build_env(self, base))
 
-    def _tell_normalised(self, spec: OperationSpec, given: Any, data: Any, problems: Sequence[Problem]) -> None:
+    def _report_normalised(self, spec: OperationSpec, given: Any, data: Any, problems: Sequence[Problem]) -> None:
         observed = _observed_call() if self.observers else None
         if observed is not None and observed.call.operation_id == spec.id:
             observed.normalised(given, data, problems)

@@ -10,7 +10,7 @@ from operations.spec import Operation, OperationType
 
 
 class Selection:
-    """The operations that a shell pattern of `allow` matches (all without one) and no pattern of `deny`.
+    """The operations that match a shell pattern in `allow` (all if it is empty) and no pattern in `deny`.
 
     With `tags`, an operation has at least one of them. `read_only` leaves out mutations.
     """

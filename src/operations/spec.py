@@ -66,7 +66,7 @@ class AccessControl(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
 
     @classmethod
     def of(cls, value: AccessControl | Mapping[str, Any]) -> AccessControl:
-        """Return access control as it is, or read it from a mapping with Python or JSON names."""
+        """Return an AccessControl unchanged, or read it from a mapping with Python or JSON names."""
         if isinstance(value, cls):
             return value
         if isinstance(value, Mapping):
@@ -216,7 +216,7 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
 
 
 def as_schema(schema: SchemaLike) -> Schema:
-    """Return a Schema as it is, or make one of a JSON Schema document or of a Python type."""
+    """Return a Schema unchanged, or make one from a JSON Schema document or a Python type."""
     if isinstance(schema, Schema):
         return schema
     if isinstance(schema, (Mapping, bool)):

@@ -1,4 +1,4 @@
-"""The figures of the documentation come from the published results; a figure that falls short is said to."""
+"""The figures of the documentation come from the published results, and a figure that misses its target is marked."""
 
 from pathlib import Path
 

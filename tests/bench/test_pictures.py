@@ -1,4 +1,4 @@
-"""The pictures of the documentation are what the scripts draw now, in light and dark."""
+"""The pictures of the documentation equal what the scripts draw now, in light and dark."""
 
 import re
 from xml.etree import ElementTree

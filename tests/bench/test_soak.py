@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def samples(**growth: float) -> list[Sample]:
-    """Ten minutes of a process in which something grows by so much of itself."""
+    """Samples of ten minutes of a process in which one quantity grows by a given share."""
     flat = {"memory": 50 << 20, "sockets": 3, "tasks": 2_000, "entries": 2_000, "objects": 200_000}
     return [
         {"at": second, **{kind: flat[kind] * (1 + growth.get(kind, 0.0) * second / 600) for kind in ALLOWED}}

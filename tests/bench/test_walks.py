@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("name", list(WALKS))
 def test_a_walk_enters_no_more_files_than_its_limit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Another test of this process may have imported OpenTelemetry, which is then asked whether it is set up.
+    # Another test of this process may have imported OpenTelemetry; calls then check whether it is set up.
     monkeypatch.delitem(sys.modules, SDK, raising=False)
     walk, limit = count(WALKS[name]()), LIMITS[name]
     assert walk.files <= limit.files

@@ -1,5 +1,6 @@
-"""The history checker: every call one outcome in time, every handler at most once, every stream whole, nothing lost
-that is not counted, no socket left open."""
+"""The history checker: each call has one outcome in time, each handler runs at most once, streams are complete, lost
+messages are counted, and no socket stays open.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def open_sockets() -> int:
         try:
             count += os.readlink(f"/proc/self/fd/{descriptor}").startswith("socket:")
         except FileNotFoundError:
-            continue  # the one that lists the folder
+            continue  # the descriptor that lists the directory
     return count
 
 

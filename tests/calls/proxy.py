@@ -8,7 +8,7 @@ from types import TracebackType
 
 
 class Proxy:
-    """Forwards connections to a port, with faults on request: cut, reset, swallow, delay, slice."""
+    """Forwards connections to a port, with faults on request: close, reset, drop bytes, delay, slice."""
 
     def __init__(self, target: int) -> None:
         self.target = target
@@ -82,7 +82,7 @@ class Proxy:
                 self._pump(reader, far_writer, 0, limits[0]), self._pump(far_reader, writer, 1, limits[1])
             )
         except asyncio.CancelledError:
-            # The server reports a cancelled connection as an error of its own.
+            # asyncio's server logs a cancelled connection as an error.
             return
         finally:
             for end in (writer, far_writer):

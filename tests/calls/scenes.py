@@ -87,7 +87,7 @@ async def run_out_of_descriptors(caller: DroppableTransport, pending: PendingReq
     """Check that a caller without file descriptors backs off, fails calls with `executed: "no"`, and recovers."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
-        # The highest descriptor in use is the most that may be: the next connection cannot be had.
+        # The limit is the highest descriptor in use, so that no further connection can be opened.
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
         caller.drop_connection()
         await until(lambda: not caller.is_up and caller.failures >= 2)

@@ -237,7 +237,7 @@ async def test_a_spoke_that_returns_before_its_old_socket_is_noticed_keeps_its_r
     proxy = await stage.proxy()
     handler = await stage.worker("one", proxy)
     old = stage.hub.router.operations["work.query"].sessions[0]
-    # The old socket hears nothing more, and nobody tells the hub.
+    # The old socket receives nothing more, and the hub is not notified.
     proxy.swallow()
     spoke: Any = handler.transport
     spoke.url = stage.hub.url
@@ -346,8 +346,8 @@ async def test_many_spokes_come_back_after_a_restart(stage: Stage, count: int) -
 async def test_a_random_schedule_of_faults(stage: Stage) -> None:
     """Closed and reset connections, dropped bytes, delays and restarts, under continuous load.
 
-    The schedule comes from a seed that is printed; `OPERATIONS_FAULT_SEED` repeats it. It takes a minute, or as
-    many seconds as `OPERATIONS_FAULT_SECONDS` says.
+    The schedule comes from a seed that is printed; `OPERATIONS_FAULT_SEED` repeats it. It takes a minute, or the
+    seconds in `OPERATIONS_FAULT_SECONDS`.
     """
     seed = int(os.environ.get("OPERATIONS_FAULT_SEED", str(random.randrange(2**32))))
     print(f"OPERATIONS_FAULT_SEED={seed}", flush=True)  # noqa: T201

@@ -220,7 +220,7 @@ async def test_a_worker_acts_for_its_caller_only_while_it_runs_the_request(field
     await until(lambda: field.hub.operations == ["shop.fetch", "vault.open"])
     ada = PendingRequestMap(await field.spoke("ada"))
     assert (await ada.call("shop.fetch")).data == "open"
-    # Outside of the request it has no rights but its own, and those only where it says so; a parent gives none.
+    # Outside the request it has only its own rights, and only with as_worker; a parent id gives none.
     error = await error_of(worker.pending.call("vault.open", parent_request_id=parents[0]))
     assert (error.code, error.details["reason"]) == (ErrorCode.ACCESS_DENIED, "GRANT_REQUIRED")
     error = await error_of(worker.pending.call("vault.open", parent_request_id=parents[0], as_worker=True))
@@ -253,7 +253,7 @@ async def test_a_worker_that_is_not_trusted_gains_nothing_from_its_caller_nor_it
         error = await error_of(ada.call("shop.try", {"name": name}))
         assert error.code is ErrorCode.ACCESS_DENIED
         assert error.message.startswith("'stranger' may not call")
-    # Nor does it get to act as its caller where no scope is asked for.
+    # Its nested calls have its own identity also if the operation requires no scope.
     assert (await ada.call("shop.try", {"name": "whoami"})).data == ["stranger", [], {"onBehalfOf": "ada"}]
     await own.close()
 
@@ -283,7 +283,7 @@ async def test_answers_of_others_are_refused_and_counted_and_their_request_ids_a
     await until(lambda: field.hub.counters.foreign == 1)
     mallory.send("", JSON.encode(CallAborted(VERSION, request_id, "", AbortPayload(request_id))))
     await until(lambda: field.hub.counters.dropped == 1)
-    # A request of her own under the same id has an answer of its own, and takes nothing from the other one.
+    # A request of mallory with the same id is a separate call and does not affect ada's.
     received: list[bytes] = []
     mallory.listen("", lambda message, arrival: received.append(message))
     mallory.send(
@@ -318,7 +318,7 @@ async def test_a_name_that_another_identity_has_is_refused(field: Field) -> None
     spoke = await field.spoke("shop")
     await steal_name(field, spoke.peer)
     assert spoke.is_up
-    # Nor can it be had when its owner is away: names are seen by others, and stay with who used them first.
+    # The name stays reserved while its owner is disconnected: it belongs to the identity that used it first.
     await spoke.close()
     await steal_name(field, spoke.peer)
     await steal_name(field, "short")

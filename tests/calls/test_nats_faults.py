@@ -189,7 +189,8 @@ async def test_a_connection_breaks_under_load(stage: Stage, fault: str, whose: s
     if whose == "caller":
         assert {(end.code, end.details["executed"]) for end in mutations} == {(ErrorCode.UNAVAILABLE, "unknown")}
     else:
-        # Nobody told the callers: the answers were sent when the worker was back, but for those on the wire at the cut.
+        # The worker sent its responses after it reconnected, except those that were in flight when the connection
+        # closed.
         lost = [end for end in mutations if isinstance(end, CallError)]
         assert {(end.code, end.details["executed"]) for end in lost} <= {(ErrorCode.UNAVAILABLE, "unknown")}
         assert len(lost) < len(mutations)
@@ -234,7 +235,7 @@ async def test_a_frozen_worker_loses_its_calls_and_its_late_answers_are_counted(
     await stage.process("second")
     first.send_signal(signal.SIGCONT)
     assert (await retried).data in ("first", "second")
-    # The server may have given up on the frozen worker, and with it what was still on its way there.
+    # The server may have disconnected the frozen worker and dropped the messages in flight to it.
     await until(lambda: pending.counters.late >= 1, seconds=30)
 
 

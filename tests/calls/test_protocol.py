@@ -161,7 +161,7 @@ async def test_refused_requests_are_not_stored(wires: Any) -> None:
 async def test_an_error_that_cannot_be_encoded_unchanged_is_sent_anyway(
     codec: CodecName, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # The worker logs these errors; a report with half a character in it cannot be sent between test processes.
+    # The worker logs these errors; pytest-xdist cannot send a report with a lone surrogate.
     caplog.set_level(logging.CRITICAL, logger="operations")
     loop: list[Any] = []
     loop.append(loop)
@@ -377,7 +377,7 @@ async def test_an_unaccepted_call_waits_while_its_workers_report_a_backlog() -> 
         beat("x")
         await asyncio.sleep(0.01)
     assert not waiting.done()
-    while not waiting.done():  # it has caught up, and never said that it has the call
+    while not waiting.done():  # the worker reports no backlog any more, and never accepted the call
         beat()
         await asyncio.sleep(0.01)
     assert ((await waiting).code, (await waiting).details["executed"]) == (ErrorCode.UNAVAILABLE, "unknown")
@@ -397,7 +397,7 @@ async def test_a_worker_that_drains_keeps_its_calls_and_no_longer_offers_anythin
         await sleeper.started.wait()
         draining = asyncio.create_task(handler.drain())
         await until(lambda: not remote.ids)
-        # Six heartbeats: it says that it lives, and is neither asked what it has nor given up.
+        # For six heartbeats the draining worker keeps its call, and its operations are not imported again.
         await stays(lambda: not call.done() and not remote.ids, seconds=0.3)
         sleeper.let_go.set()
         assert (await call).data == "awake"

@@ -275,7 +275,7 @@ async def test_a_caller_disconnected_for_reading_too_slowly_gets_errors(stage: S
     proxy.arriving.clear()
     calls = [asyncio.create_task(error_of(pending.call("big.make", {"size": 100_000}))) for _ in range(400)]
     await until(lambda: made.count(100_000) == 400)
-    # The worker's answers go one after the other: when this one is there, the server has had all of them.
+    # Responses are sent in order: once this one arrives, the server has received all of them.
     assert (await other.call("big.make", {"size": 2}, wait=True)).data == "xx"
     proxy.arriving.set()
     errors = await asyncio.gather(*calls, return_exceptions=True)

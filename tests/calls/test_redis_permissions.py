@@ -127,7 +127,7 @@ async def test_a_caller_can_do_nothing_else(server: Server, command: tuple[str |
     reply = await asyncio.to_thread(bob.ask, *command)
     bob.close()
     assert isinstance(reply, hiredis.ReplyError)
-    # What a script may not do is told in other words.
+    # The server has another message for commands that a script may not run.
     assert re.search(r"NOPERM|ACL failure|can't run this command", str(reply))
 
 

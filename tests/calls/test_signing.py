@@ -247,7 +247,8 @@ async def test_a_request_that_is_sent_once_more_does_not_run_once_more(bus: Bus)
         recording: Any = Recording(await bus(), lambda event: None)
         pending = PendingRequestMap(SignedTransport(recording, session=SECRET.session(token())))
         assert (await pending.call("money.move", {"amount": 5}, wait=True)).data == 5
-        # Even a worker that has forgotten the request, as one does after many others, remembers what was signed.
+        # A worker that no longer stores the request id, as after many other requests, still recognises the signed
+        # request.
         yard.handler._requests._attempts = Recent(1)
         eavesdropper.send(*heard[-1])
         assert (await pending.call("money.move", {"amount": 6})).data == 6

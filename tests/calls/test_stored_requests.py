@@ -168,7 +168,7 @@ async def test_a_try_to_store_that_failed_says_nothing_of_the_next_one() -> None
     pending = PendingRequestMap(bus)
     call = asyncio.create_task(pending.call("orders.place", durable=True))
     await until(lambda: len(bus.tries) == 1)
-    bus.up()  # it was made while there was no connection, and now there is one
+    bus.up()  # the first attempt had no connection; this makes the second one
     (_, failed), (stored, _) = bus.tries
     stored()
     failed("there was no connection")

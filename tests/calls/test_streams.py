@@ -55,7 +55,7 @@ async def test_a_stream_lost_with_the_server_releases_its_slot_after_reconnectin
         connect(server.url, **delays["caller"]) as caller,
         serve_registry(OperationRegistry([feed.operation]), worker, concurrency=1, queue=0) as handler,
     ):
-        await worker.flush()  # until then nobody need be known to listen
+        await worker.flush()  # until then the server may not know that the worker listens
         stream = PendingRequestMap(caller).subscribe("feed.follow")
         assert (await anext(stream)).data == "begun"
         if not is_known:
@@ -96,7 +96,7 @@ async def test_a_caller_that_disconnects_alone_frees_the_slot_too(server: Server
         async with asyncio.timeout(15):
             await feed.closed.wait()
         await until(lambda: handler.in_flight == 0)
-        # It is said once more for workers that come back later, and that is all.
+        # The abort is sent once more, for workers that reconnect later, and then no more.
         endpoint = pending._endpoint
         await until(lambda: not endpoint._late_aborts)
         assert handler.counters.dropped <= 1

@@ -27,7 +27,7 @@ def finished() -> Iterator[Any]:
     exporter = InMemorySpanExporter()
     provider = sdk.TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    # The API lets a provider be set once for a process; the tests of this module share it and put the old one back.
+    # The API allows one provider per process; the tests of this module share one and restore the previous one.
     before = trace._TRACER_PROVIDER
     trace._TRACER_PROVIDER = provider
     yield exporter

@@ -18,7 +18,7 @@ SECRET = "s3cret-of-the-bus"
 
 @pytest.fixture(scope="module")
 def addresses() -> Iterator[dict[str, str]]:
-    """A Redis and a NATS server that want a secret: the table of a transport for each."""
+    """A Redis and a NATS server that require a secret, with the transport table for each."""
     redis = Server("redis", "--requirepass", SECRET).start()
     nats = NatsServer(f'authorization {{ token: "{SECRET}" }}')
     nats.start()

@@ -197,7 +197,7 @@ async def mark(path: str) -> str:
 
 def test_a_thread_that_goes_on_holds_up_neither_deadline_nor_ctrl_c(project: Project) -> None:
     project.write("other/late.py", BLOCKING)
-    # Each would take a minute, were the thread waited for.
+    # Each would take a minute if the command waited for the thread.
     assert project.run("call", "late.block", "--timeout", "0.2", timeout=30).code == 7
     with project.terminal("call", "late.block") as terminal:
         terminal.until("calling late.block")

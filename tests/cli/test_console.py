@@ -43,7 +43,7 @@ def folder(tmp_path: Path) -> Path:
 
 @contextmanager
 def running(folder: Path, event: str, *words: str, token: str = "") -> Iterator[dict[str, Any]]:
-    """A long-running command; gives the event that it is to print first."""
+    """A long-running command; yields the first event that it prints."""
     kept = {name: value for name, value in os.environ.items() if name != "OPERATIONS_TOKEN"}
     environment = {**kept, "OPERATIONS_TRUST": "1", **({"OPERATIONS_TOKEN": token} if token else {})}
     command = [*OPS, *words, "--json"]

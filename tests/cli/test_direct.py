@@ -1,4 +1,4 @@
-"""Sources of every kind as a user meets them: uploads, images, questions, credentials, servers without a file."""
+"""Sources as a user calls them: uploads, images, questions, credentials, and servers without a configuration file."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def test_an_included_source_is_removed_where_it_is_defined(untrusted: Project) -
     done = project.run("rm", "b")
     assert done.code == 2
     assert f"b is defined in {project.directory / 'more.toml'}:1" in done.err
-    # What was not trusted before is not trusted afterwards.
+    # A configuration that was not trusted before is not trusted afterwards.
     assert project.run("rm", "a").code == 0
     assert project.run("ls").code == 4
 

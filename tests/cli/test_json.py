@@ -23,10 +23,10 @@ LEAVES = [
     for part in (find_command(name).parts or [find_command(name)])
     if part.run is not None
 ]
-"""Every command that can be run, found and not written down: a new one has to be tried here."""
+"""Every command, from the command table, so that a new command without a case fails."""
 LASTING = {"hub", "spoke", "worker", "serve"}
 JOBS = ["jobs submit", "jobs ls", "jobs show", "jobs wait", "jobs cancel", "jobs dead", "jobs retry"]
-"""They need a broker, with which test_jobs.py has them succeed."""
+"""Commands that need a broker; test_jobs.py runs them with one."""
 NO_BROKER = ["--url", "redis://127.0.0.1:9"]
 
 

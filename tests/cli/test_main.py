@@ -34,7 +34,7 @@ def test_every_command_has_help_with_examples_that_fits_the_terminal(
         command = next(part for part in command.parts if part.name == " ".join(words))
     typed = [example for example, _ in command.examples]
     assert all(example in shown.out for example in typed)
-    # Only what is to be typed as it stands may be wider than the terminal.
+    # Only commands to be copied may be wider than the terminal.
     usages = [line for line in shown.out.splitlines() if line.strip().startswith(("usage ", "ops "))]
     others = [line for line in shown.out.splitlines() if line not in usages and line.strip() not in typed]
     assert max(map(len, others)) <= columns

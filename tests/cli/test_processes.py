@@ -92,7 +92,7 @@ def test_a_call_with_a_timeout_waits_for_a_hub_that_is_still_starting(project: P
     directory = tmp_path / "hub"
     directory.mkdir()
     call = project.start("call", "shop.quote", "item=tea", "--url", url, "--timeout", "60", env=TOKEN)
-    # A spoke reports that it is refused; by then the call would have given up without its time limit.
+    # A spoke reports that it is refused; without its time limit the call would have failed by then.
     with call, running(project, "spoke", "--url", url, said="refused") as (spoke, _):
         refused = project.run("call", "shop.quote", "item=tea", "--url", url, env=TOKEN)
         assert (refused.code, "or wait longer with --timeout" in refused.err) == (6, True)
@@ -155,7 +155,7 @@ def test_the_end_of_a_remote_stream_reaches_the_worker(
         _, err = process.communicate(timeout=30)
         assert process.returncode == code
         assert b"Traceback" not in err
-        # Through the hub the worker hears of it at once: a further call finds the file there.
+        # The hub sends the abort to the worker immediately: a further call finds the file.
         assert project.run("call", "shop.quote", "item=tea", "--url", url, env=TOKEN).code == 0
         assert closed.read_text() == "closed"
 

@@ -24,7 +24,7 @@ OURS = re.compile(r'File "[^"]*(/operations/|_operations_entry\.py", line \d+, i
 def start_and_interrupt(project: Project, after: float, *words: str) -> tuple[int, str]:
     """Exit code and output of a command that is interrupted some seconds after its start."""
     process = project.start(*words, stdout=subprocess.DEVNULL)
-    time.sleep(after)  # what is tried is the moment
+    time.sleep(after)  # the test is about the moment of the interrupt
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     return process.returncode, said.decode()
@@ -39,7 +39,7 @@ def test_an_interrupt_during_startup_prints_no_traceback(words: str, project: Pr
     for code, said in ends:
         context = f"seed {seed}: {code}\n{said}"
         assert not OURS.search(said), context
-        if said:  # the interpreter's own start, or the lines of the script before it has imported anything of ours
+        if said:  # Python's own start, or the lines of the script before its first import
             assert "KeyboardInterrupt" in said, context
             assert code in (-signal.SIGINT, 0, 1, 2, 130), context
         else:
@@ -90,7 +90,7 @@ def test_both_commands_start_in_the_entry() -> None:
 
 @pytest.mark.parametrize("words", [["ls"], ["call", "shop.slow", "seconds=0"]], ids=" ".join)
 def test_an_interrupt_while_sources_are_opened_is_130_without_a_word(words: list[str], project: Project) -> None:
-    """A module that is being imported interrupts the program itself: neither the moment nor the place is left open."""
+    """A module interrupts the program while it is imported, so that the moment is always the same."""
     project.write(
         "shop/interrupting.py", "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)\n"
     )

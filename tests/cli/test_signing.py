@@ -83,7 +83,7 @@ def test_a_worker_knows_who_calls_by_the_signature(bank: Bank) -> None:
         denied = bank.worker.run("call", "account.read", "--url", "bus")
         assert denied.code == 4
         assert "the request is not signed" in denied.err
-        # With a token, whoever has the secret needs no key.
+        # A holder of the secret needs no key for a token.
         config = bank.worker.directory / "operations.toml"
         config.write_text(config.read_text().replace("required = true", 'token = "${BANK_TOKEN}"'))
         env = {"BANK_TOKEN": bank.caller.environment["BANK_TOKEN"]}

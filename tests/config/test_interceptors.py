@@ -1,4 +1,4 @@
-"""`[[interceptors]]` of a configuration: what a file may say, and what it makes."""
+"""`[[interceptors]]` of a configuration: valid and invalid tables, and the interceptors made from them."""
 
 from __future__ import annotations
 

@@ -358,7 +358,8 @@ def test_any_file_is_a_configuration_or_a_list_of_problems(
             assert all(line.startswith(directory) for line in config.message.splitlines())
         else:
             describe_config(config)
-            # What loads fits the published schema, but for variables, whose values it cannot know.
+            # A file that loads matches the published schema, except for variables, whose values the schema does not
+            # know.
             if "${" not in text:
                 assert SCHEMA.errors(tomllib.loads(text)) == []
 

@@ -126,7 +126,7 @@ async def test_a_user_allows_it_once_and_the_token_is_kept(tmp_path: Path, serve
     async def show(source: str, address: str) -> None:
         asked.append(source)
         async with httpx2.AsyncClient(follow_redirects=True) as browser:
-            # A browser asks for other things as well.
+            # A browser also requests other paths.
             stray = await browser.get(f"{origin}/favicon.ico")
             assert stray.status_code == 404
             page = await browser.get(address)

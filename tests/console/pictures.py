@@ -1,7 +1,7 @@
 """Pictures of the console from a real run: `python -m tests.console.pictures [DIRECTORY]`.
 
-Without a directory, those of the documentation are taken anew; with one, every screen is, light, dark and on a phone.
-Needs `make console`, the packages of tests/node and OPERATIONS_TEST_DOCUMENTS.
+Without a directory it replaces the pictures of the documentation; with one it writes every screen: light, dark and on a
+phone. Needs `make console`, the packages of tests/node and OPERATIONS_TEST_DOCUMENTS.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the console is built into: small files, nothing from elsewhere, and a lock file without addresses."""
+"""The built console: small files, no resources of other hosts, and a lock file without addresses."""
 
 from __future__ import annotations
 

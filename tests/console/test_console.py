@@ -1,4 +1,4 @@
-"""The console in a real Chromium, on a real registry: one walk through it, and what the browser saw of each step."""
+"""The console in a real Chromium, on a real registry: one walk through it, with checks of what the page shows."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def serving() -> Iterator[_Server]:
 
 
 def _walk(server: _Server, node: str) -> dict[str, Any]:
-    """Run the walk; it asks for the server to be stopped and started."""
+    """Run the walk; it requests that the server is stopped and started."""
     command = [node, str(ROOT / "tests" / "console" / "walk.mjs"), server.url]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as walk:
         assert walk.stdin is not None
@@ -83,7 +83,7 @@ def _walk(server: _Server, node: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def seen() -> dict[str, Any]:
-    """What a browser saw."""
+    """The results of the walk."""
     node = shutil.which("node")
     if node is None or not (NODE / "axe-core").exists():
         pytest.skip("the browser is not installed: `make test` does it, or `npm ci` in tests/node")
@@ -217,7 +217,7 @@ def test_the_server_reports_the_values_that_it_normalised(seen: dict[str, Any]) 
 
 
 def test_jobs_are_listed_with_their_progress_and_retried_and_cancelled(seen: dict[str, Any]) -> None:
-    assert seen["noJobs"].startswith("There is no job.")
+    assert seen["noJobs"].startswith("There are no jobs.")
     assert seen["jobStates"] == "1 done, 1 failed, 1 running"
     assert "PRINTER_JAM" in seen["failedJob"]
     assert "the printer has a paper jam" in seen["failedJob"]

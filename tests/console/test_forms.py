@@ -1,4 +1,4 @@
-"""The forms of real operations: each offers an input that the server accepts, or says what is missing.
+"""The forms of real operations: each creates an input that the server accepts, or reports what is missing.
 
 The forms are filled headless, by the page's own code, for all of GitHub's operations and a sample of the others.
 """
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def _fill(schemas: dict[str, Schema], folder: Path) -> list[dict[str, Any]]:
-    """Return what the page's forms give for these schemas."""
+    """Return the inputs that the page's forms create for these schemas."""
     npx = shutil.which("npx")
     if npx is None or not (CONSOLE / "node_modules" / "vitest").exists():
         pytest.skip("the console's tools are not installed: `make console` does it, or `npm ci` in console")
@@ -39,7 +39,7 @@ def _fill(schemas: dict[str, Schema], folder: Path) -> list[dict[str, Any]]:
 
 
 def _check(schemas: dict[str, Schema], filled: list[dict[str, Any]]) -> tuple[int, list[str]]:
-    """Return how many examples the server accepts, and the ids where the form claims more than the server."""
+    """Return how many examples the server accepts, and the ids whose example only the form accepts."""
     accepted, silent = 0, []
     assert [each["id"] for each in filled] == list(schemas)
     for each in filled:

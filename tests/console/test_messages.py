@@ -1,4 +1,4 @@
-"""The page says of an invalid input what the server says: both are checked against the same examples."""
+"""The page and the server report the same problems of an invalid input: both are checked against the same examples."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ class RecordedBusUnderTest:
 
     async def end(self, name: str = "caller") -> Transport:
         recording = RecordingTransport(await self._bus.end(name))
-        # Some contracts measure memory: what a recording keeps by intention is not to count.
+        # Some contracts measure memory: recorded messages must not count.
         recording.messages = deque(maxlen=100)  # type: ignore[assignment]
         return recording
 

@@ -288,7 +288,7 @@ async def test_workers_of_a_namespace_share_the_load(serve: Serve, caller: Pendi
     for _ in range(50):
         await caller.call("slow.sleep")
     assert one.runs + two.runs == 50
-    # A bus may give them out in turn or at random: at random, fewer than eight is one time in a million.
+    # A bus distributes requests in turn or at random. At random, a worker gets fewer than eight once in a million runs.
     assert min(one.runs, two.runs) >= 8
 
 
@@ -370,7 +370,7 @@ async def test_calls_that_are_made_as_the_connection_is_lost_end_and_the_log_sta
     pending = PendingRequestMap(end)
 
     async def cut() -> None:
-        if hasattr(end, "cut"):  # in one process there is nothing to lose
+        if hasattr(end, "cut"):  # there is no connection within one process
             end.drop_connection()
 
     async def call(number: int) -> int:

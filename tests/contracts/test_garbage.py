@@ -114,7 +114,7 @@ async def burst(pending: PendingRequestMap) -> None:
 
 async def cancelled(pending: PendingRequestMap) -> None:
     task = asyncio.create_task(pending.call("end.never"))
-    await asyncio.sleep(0.002)  # while it is sent or runs: whenever it is cancelled, nothing may be left
+    await asyncio.sleep(0.002)  # cancelled while it is sent or runs: nothing may be left in either case
     task.cancel()
     await asyncio.wait((task,))
 
@@ -173,7 +173,7 @@ DURABLE: dict[str, tuple[Kind, int]] = {
 @pytest.fixture(autouse=True)
 def uncollected() -> Iterator[None]:
     gc.disable()
-    gc.freeze()  # what was there before is not looked at again and again
+    gc.freeze()  # so that earlier objects are not examined in every collection
     yield
     gc.unfreeze()
     gc.enable()
@@ -183,7 +183,7 @@ async def found_after(kind: Kind, pending: Any, times: int) -> int:
     gc.collect()
     for _ in range(times):
         await kind(pending)
-    await asyncio.sleep(0.01)  # the loop ends what the last call left to it; what it has not ended yet is found below
+    await asyncio.sleep(0.01)  # let the loop finish the last call; what it has not finished is found below
     return gc.collect()
 
 

@@ -95,7 +95,7 @@ async def test_a_duplicate_late_or_unexpected_response_is_counted(
     again = "duplicate late dropped foreign rejected"
     assert (await caller.call("odd.note", {"seconds": 0})).data == "noted"
     if end.optional(InProcess) is not None:
-        return  # a call by reference has no answer to send again
+        return  # a call by reference has no response message
     answer = local_envelope("forged", "odd.note")
     for number in (1, 2):
         handler.pending.respond(ids[0], answer)
@@ -106,7 +106,7 @@ async def test_a_duplicate_late_or_unexpected_response_is_counted(
     before = count(again)
     handler.pending.respond(ids[1], answer)
     await until(lambda: count(again) > before)
-    # A hub has forgotten which ids there were: to it, what nobody waits for is late.
+    # A hub does not keep ended ids: a response without a pending call counts as late.
     nobodys = "foreign late" if hasattr(bus, "hub") else "foreign"
     before = count(nobodys)
     handler.pending.respond(f"{end.peer}-ffffff", answer)
@@ -129,7 +129,7 @@ async def test_messages_that_are_not_events_are_counted_and_calls_continue(
     for message in (*HOSTILE, *foreign):
         for address in (f"inbox.{end.peer}", "work.math", "control.math"):
             if message == b"" and getattr(bus, "hub", None) is not None:
-                continue  # an empty frame is nothing on a pipe
+                continue  # a hub's connection ignores an empty frame
             before = count(counted)
             target = address if address != "work.math" else endpoint_of(hand.end).request_address("math.add")
             hand.end.send(target, message)
@@ -155,10 +155,10 @@ async def test_a_request_with_a_field_of_another_type_is_refused_immediately(
         "requestId": "another one",
     }
     if hasattr(bus, "hub"):
-        del inside["requestId"]  # a hub gives requests ids of its own, and reads no payload to compare them
+        del inside["requestId"]  # a hub gives each request a new id, and decodes no payload to compare
     outside: dict[str, Any] = {"parent": 5, "stream": "yes", "v": "1", "payload": 3}
     if hasattr(bus, "hub"):
-        outside["identity"] = "ada"  # only a hub sets this field; on a bus nobody reads it
+        outside["identity"] = "ada"  # only a hub sets this field; on a bus it is ignored
     asked = [hand.request("any.echo", **{name: value}) for name, value in inside.items()]
     asked += [hand.request("any.echo", outside={name: value}) for name, value in outside.items()]
     await until(lambda: all(hand.answers(request_id, "call.error") for request_id in asked))

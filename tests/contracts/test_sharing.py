@@ -40,7 +40,7 @@ async def test_slow_calls_are_shared_also_after_many_quick_ones(serve: Serve, ca
     for _ in range(30):
         answered += await burst(caller, "row.quick")
     assert sum(answered.values()) == 30 * CALLS
-    await burst(caller, "row.waits")  # the first one may find a caller that expects quick answers
+    await burst(caller, "row.waits")  # the caller may still expect quick responses in the first burst
     shared = await burst(caller, "row.waits")
     assert sum(shared.values()) == CALLS
     assert len(shared) >= 2

@@ -14,7 +14,7 @@ NODE = {"type": "object", "properties": {"next": {"$ref": "#/$defs/Node"}, "valu
 
 
 def unfolded(hoisted: Hoisted, depth: int = 8) -> Any:
-    """The schema with its references followed, to a depth that tells recursive ones apart."""
+    """The schema with its references followed, deep enough to distinguish recursive ones."""
 
     def follow(schema: Any, left: int) -> Any:
         if isinstance(schema, list):

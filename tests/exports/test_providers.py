@@ -1,4 +1,4 @@
-"""Every tool list of real APIs satisfies the rules of each provider, and each name leads back to its operation."""
+"""Every tool list of real APIs satisfies the rules of each provider, and each name maps to its operation."""
 
 from __future__ import annotations
 

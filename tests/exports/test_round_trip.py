@@ -77,7 +77,7 @@ def failures(tool: ModelTool, subset: Subset) -> list[str]:
     for optional in (False, True):
         value = example_input(schema, optional=optional)
         if not isinstance(value, dict) or not schema.check(value) or tool.spec.name == "create-realtime-session":
-            continue  # that one has null for a property of which only `items` is declared
+            continue  # its example has null for a property that declares only `items`
         written = Writer(fitted).write(value, fitted)
         if not from_schema(fitted).check(written):
             found.append(f"{tool.name} {subset.name}: {written} {from_schema(fitted).errors(written)[:1]}")

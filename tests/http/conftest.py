@@ -34,7 +34,7 @@ def aborted(backend: str) -> None:
 
 @pytest.fixture
 async def make_client(backend: str) -> AsyncIterator[MakeClient]:
-    """Make a client with options of one's own; it is closed after the test."""
+    """Make a client with the given options; it is closed after the test."""
     made: list[HTTPClient] = []
 
     def make(options: ClientOptions) -> HTTPClient:
@@ -48,7 +48,7 @@ async def make_client(backend: str) -> AsyncIterator[MakeClient]:
 
 @pytest.fixture
 def client(make_client: MakeClient) -> HTTPClient:
-    """A client with the options it has when none are given."""
+    """A client with default options."""
     return make_client(ClientOptions())
 
 

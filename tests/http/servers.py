@@ -21,7 +21,7 @@ from tests.asgi_server import serving
 
 
 class Exchange:
-    """One connection seen from the server: what came in, and the means to answer."""
+    """One connection at the server: the received data, and methods to respond."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -82,7 +82,7 @@ class RawServer:
         except asyncio.CancelledError:
             pass  # the server is stopping; asyncio's streams report a cancelled handler as an error
         finally:
-            with contextlib.suppress(AttributeError):  # one that is gone already has no loop
+            with contextlib.suppress(AttributeError):  # a closed one has no event loop
                 writer.transport.abort()
             self._tasks.discard(task)
             await self._count(-1)
@@ -125,7 +125,7 @@ async def raw_server(behaviour: Behaviour, *, tls: ssl.SSLContext | None = None)
 def answering(data: bytes, *, heads: list[bytes] | None = None, keep: bool = False) -> Behaviour:
     """Respond to each request with these bytes; then close and report it, or with `keep` wait for the next."""
     if not keep and data.startswith(b"HTTP/1.1 "):
-        # A client that was not told may send its next request on a connection that is just being closed.
+        # Without this header, a client may send its next request on a connection that is being closed.
         data = data.replace(b"\r\n", b"\r\nConnection: close\r\n", 1)
 
     async def behaviour(exchange: Exchange) -> None:

@@ -96,7 +96,7 @@ async def test_a_thousand_concurrently(client: HTTPClient, api: str) -> None:
 @pytest.mark.usefixtures("aborted")
 @pytest.mark.slow
 async def test_half_of_a_thousand_cancelled(make_client: MakeClient) -> None:
-    """The cancelled half leaves nothing open, long before its time is up and before the other half is answered."""
+    """The connections of the cancelled half close long before its timeout, and before the other half gets responses."""
     release = asyncio.Event()
 
     async def behaviour(exchange: Exchange) -> None:
@@ -129,7 +129,7 @@ async def test_half_of_a_thousand_cancelled(make_client: MakeClient) -> None:
 async def test_cancelling_lets_the_connection_go(
     make_client: MakeClient, backend: str, phase: str, stream: bool
 ) -> None:
-    """Immediately, long before the request's timeout."""
+    """The connection closes immediately, long before the request's timeout."""
     if backend == "httpx2" and phase == "handshake":
         pytest.skip("httpx2 leaves a connection behind whose handshake is cancelled, until the server closes it")
     reached = asyncio.Event()

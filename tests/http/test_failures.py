@@ -1,4 +1,4 @@
-"""Failures: their code, whether the server may have acted, and no secrets."""
+"""Failures: their code, whether the server may have executed the request, and no secrets."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ async def test_silence_in_a_stream(make_client: MakeClient, before: bytes) -> No
 
 
 async def test_a_body_that_trickles_past_the_timeout(client: HTTPClient) -> None:
-    """No silence is long, yet the exchange as a whole is."""
+    """Each pause is short, but the whole exchange takes too long."""
 
     async def behaviour(exchange: Exchange) -> None:
         await exchange.head()

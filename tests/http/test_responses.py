@@ -239,7 +239,7 @@ async def test_a_reader_that_stops_holds_the_server_back(client: HTTPClient, str
             sent += 1 << 16
             draining = asyncio.ensure_future(exchange.writer.drain())
             done, _ = await asyncio.wait([draining], timeout=0.5)
-            if not done:  # nobody has read for a while: this is what is waited for, not a pause
+            if not done:  # the client has not read for a while: the server is blocked
                 blocked.set()
             await draining
 

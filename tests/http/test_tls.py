@@ -76,7 +76,7 @@ async def test_a_client_shows_its_certificate(make_client: MakeClient, authority
 
 
 async def test_cancelled_calls_over_tls_leave_no_connection(make_client: MakeClient, context: ssl.SSLContext) -> None:
-    """With a client whose calls share connections, as soon as those that share with them are answered."""
+    """Connections that calls share are closed once the other calls on them have responses."""
     release = asyncio.Event()
 
     async def behaviour(exchange: Exchange) -> None:

@@ -1,4 +1,4 @@
-"""API keys: hashed at rest, revoked at once, bounded in time."""
+"""API keys: stored as hashes, revoked immediately, limited in time."""
 
 from __future__ import annotations
 

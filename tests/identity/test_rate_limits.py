@@ -1,4 +1,4 @@
-"""Limits for each identity, by a clock of the test's own; the cache of tokens."""
+"""Limits for each identity, with a simulated clock; the cache of tokens."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_failures_are_forgotten_after_a_while_and_bounded_in_number() -> None:
 
 
 class Counting:
-    """An authenticator that says how often it was asked."""
+    """An authenticator that counts its calls."""
 
     def __init__(self, expires_at: float | None = None) -> None:
         self.asked = 0

@@ -14,7 +14,7 @@ BOB = OperationContext(identity=Identity("bob", ("read",)))
 
 
 class Clock:
-    """A clock that moves when it is told to, and whose `sleep` moves it."""
+    """A simulated clock; `sleep` advances it."""
 
     def __init__(self) -> None:
         self.now = 1_000.0
@@ -27,7 +27,7 @@ class Clock:
 
 
 class Upstream:
-    """A handler that ends as its list says, then returns the number of its call."""
+    """A handler that raises the errors in its list, one per call, and then returns the number of the call."""
 
     def __init__(self, errors: Iterable[Exception | None] = ()) -> None:
         self.errors = list(errors)

@@ -59,7 +59,7 @@ contexts = st.builds(
 
 @given(st.lists(contexts, max_size=20), st.sampled_from(["identity", "rights", "everyone"]))
 async def test_a_cached_result_is_returned_only_to_an_equivalent_caller(given_contexts: Any, share: Any) -> None:
-    """The handler answers with everything that it knows of its caller."""
+    """The handler returns everything that it knows about its caller."""
 
     async def handler(input: Any, context: OperationContext) -> Any:
         return {"identity": msgspec.to_builtins(context.identity), "http": context.metadata.get("http")}

@@ -141,9 +141,10 @@ async def test_a_flapping_upstream_is_spared_while_it_is_down_and_used_while_it_
         await outcomes(lambda: registry.execute("a.b"), 1)
         states.append((is_up(), circuit.states()["a",]))
         clock.now += 0.01
-    # Down: what it takes to open (half of a window's 200 calls fail), then one probe every two seconds.
+    # Down: the calls until the breaker opens (half of the 200 calls of a window fail), then one probe every two
+    # seconds.
     assert calls[False] <= 5 * (100 + 10 + 2)
-    # Up: everything but at most two seconds after each return.
+    # Up: all calls, except in the two seconds after each return.
     assert calls[True] >= 5 * 2_000 - 4 * 202 - 5
     changes = [state for index, (_, state) in enumerate(states) if not index or states[index - 1][1] != state]
     assert set(changes) == {"closed", "open", "half-open"} or set(changes) == {"closed", "open"}

@@ -33,7 +33,7 @@ async def place(request: pytest.FixtureRequest) -> AsyncIterator[Place]:
 
 
 async def dead_letter(place: Place, monkeypatch: pytest.MonkeyPatch, to: str, identity: Identity | None = None) -> None:
-    """Make a durable call that its worker sets apart, as one on which three workers were lost."""
+    """Make a durable call that its worker dead-letters, as if three workers had been lost."""
     with monkeypatch.context() as patched:
         patched.setattr(stored_requests, "MOST_DELIVERIES", 0)
         pending = PendingRequestMap(await place.end())
@@ -96,7 +96,7 @@ async def test_so_many_have_a_record_and_the_next_ones_are_set_apart_without(
     await dead_letter(place, monkeypatch, "bob")
     await find_dead(jobs, 2)
     await dead_letter(place, monkeypatch, "eve")
-    # What is stored afterwards is handled afterwards.
+    # Requests are handled in the order in which they were stored.
     job_id = await jobs.submit("mail.send", {"to": "zoe"})
     await jobs.wait(job_id, timeout=30)
     assert len(await jobs.dead()) == 2

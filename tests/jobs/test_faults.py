@@ -30,7 +30,7 @@ TOGETHER = 500
 
 
 def start_broker(kind: str) -> Any:
-    """A broker that has written what it confirmed, so that it is there after a kill."""
+    """A broker that writes to disk before it confirms, so that data survives a kill."""
     if kind == "nats":
         return NatsServer().start()
     return Server("redis", "--appendonly", "yes", "--appendfsync", "always").start()
@@ -103,7 +103,7 @@ class Submitted:
 
 
 async def outcome(jobs: Jobs, job_id: str, turns: asyncio.Semaphore) -> Any:
-    """The result of a job, or the code of its error; a broker that is away is waited for."""
+    """The result of a job, or the code of its error; waits while the broker is down."""
     while True:
         async with turns:
             with contextlib.suppress(CallError):

@@ -1,4 +1,4 @@
-"""Submitting, reading and retrying a job needs the rights of a call: of the token, at the server that is asked."""
+"""Submitting, reading and retrying a job needs the same rights as a call with that token at that server."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ async def echo(size: int, text: str = "", fail: bool = False) -> bytes:
 
 @pytest.mark.parametrize("kind", BUSES)
 async def test_outcomes_fit_into_the_messages_of_the_bus(kind: str) -> None:
-    most = ServerInfo().max_payload  # of a server whose configuration does not say otherwise
+    most = ServerInfo().max_payload  # the default of a server
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(asyncio.timeout(60))
         if kind == "nats":

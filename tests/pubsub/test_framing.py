@@ -1,4 +1,4 @@
-"""Several messages as one, and back."""
+"""Batches: several messages joined into one, and split again."""
 
 from __future__ import annotations
 

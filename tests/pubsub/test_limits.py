@@ -1,4 +1,4 @@
-"""Numbers that make no sense are refused where they are given, by every transport and both sides of a call alike."""
+"""Every transport, caller and worker refuses invalid numbers in its settings."""
 
 from __future__ import annotations
 

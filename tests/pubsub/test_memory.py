@@ -1,4 +1,4 @@
-"""The in-process bus: groups, ends, what nobody listens to."""
+"""The in-process bus: groups, peers, messages without a listener."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What transports with a server share: the first connection, what is said of the tries, and the end."""
+"""The base of transports with a server: the first connection, log lines about attempts, and closing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from tests.waiting import until
 
 
 class Line(ReconnectingTransport):
-    """A transport whose tries to connect fail as a list says, None being a connection, which is lost when told."""
+    """A transport whose attempts to connect fail with the errors in a list; None is a connection, which the test can
+    close.
+    """
 
     def __init__(self, *outcomes: Exception | None, certain: CallError | None = None) -> None:
         super().__init__(server="the exchange", shortest_delay=0.001, longest_delay=0.002)

@@ -1,4 +1,4 @@
-"""The Redis transport against real servers: URLs, logins, TLS, what is promised of queues, Sentinel and Cluster."""
+"""The Redis transport on real servers: URLs, logins, TLS, guarantees of queues, Sentinel and Cluster."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ async def test_a_missing_worker_is_reported_immediately_and_a_dead_workers_regis
     async with RedisTransport(server.url, prefix=prefix) as caller:
         caller.send("work.some", b"x", reasons.append)
         await until(lambda: len(reasons) == 1)
-        # A worker that died without a word: its registration is still there, and its time is over.
+        # A worker that died: its registration still exists, but has expired.
         server.command("ZADD", f"{prefix}:{{some}}:workers", 1, "dead")
         caller.send("work.some", b"x", reasons.append)
         await until(lambda: len(reasons) == 2)
@@ -246,7 +246,7 @@ async def test_a_worker_that_stops_leaves_the_rest_to_others(server: Server, pre
 
 async def test_a_burst_is_shared_by_all_waiting_workers(server: Server, prefix: str) -> None:
     def beats() -> list[float]:
-        """When each worker was last heard of."""
+        """The time of each worker's last heartbeat."""
         return [float(server.command("ZSCORE", f"{prefix}:{{some}}:workers", end.peer)) for end in (first, second)]
 
     one: list[bytes] = []
@@ -260,7 +260,7 @@ async def test_a_burst_is_shared_by_all_waiting_workers(server: Server, prefix: 
         first.listen("work.some", into(one.append), group="w")
         second.listen("work.some", into(two.append), group="w")
         await until(lambda: server.command("ZCARD", f"{prefix}:{{some}}:workers") == 2)
-        for _ in range(2):  # at its first heartbeat from now each hears that it is not alone
+        for _ in range(2):  # each worker learns at its next heartbeat that it is not alone
             before = beats()
             await until(lambda before=before: all(map(gt, beats(), before)))  # type: ignore[misc]
         for number in range(100):

@@ -1,4 +1,4 @@
-"""Stored requests on Redis streams: at least once, stored once, taken over from the dead, set aside after too many."""
+"""Stored requests on Redis streams: delivered at least once, stored once, claimed from dead workers, dead-lettered."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def end(server: Server) -> AsyncIterator[AnyEnd]:
 
 
 class Shelf:
-    """Takes what is stored, and keeps it in its hands."""
+    """Takes stored requests and holds them."""
 
     def __init__(self) -> None:
         self.deliveries: list[tuple[bytes, Delivery]] = []
@@ -121,7 +121,7 @@ async def test_only_messages_of_dead_workers_are_taken_over(server: Server, end:
     await store(caller, b"held", "2")
     await until(lambda: held.messages == [b"held"])
     heir.take("queue.some", inherited.take, limit=10)
-    # It ends without a word, and the others hear of it by its silence alone.
+    # It ends without a notice; others detect it by its missing heartbeats.
     for task in list(dead._tasks):
         task.cancel()
     dead._stop_heartbeat()

@@ -1,4 +1,4 @@
-"""The transport seam: where messages arrive, which parts a transport has, and what a wrapper changes."""
+"""The interface of transports: the addresses of messages, optional parts, and wrappers."""
 
 from __future__ import annotations
 

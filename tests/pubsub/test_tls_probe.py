@@ -1,4 +1,4 @@
-"""TLS where the server has none, and none where it has: told when the transport is entered, by the real servers."""
+"""URLs whose TLS setting does not match the server: entering the transport raises an error, with real servers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.waiting import until
 
 
 async def told(transport: Any) -> str:
-    """What entering a transport says is wrong with its address."""
+    """Return what the error says about the server, when the transport is entered."""
     async with asyncio.timeout(20):
         error = await error_of(transport.__aenter__())
     assert (error.code, error.details) == (ErrorCode.UNAVAILABLE, {"executed": "no", "reason": WRONG_PROTOCOL})
@@ -109,7 +109,7 @@ async def test_a_closed_port_gives_no_diagnosis() -> None:
 
 
 async def test_an_address_that_was_right_once_is_waited_for(certificates: Certificates) -> None:
-    """A server that changes to TLS may change back: only a first connection is given up."""
+    """A server that changes to TLS may change back: only a first connection fails permanently."""
     async with tls_proxy(shared_redis("redis").port, certificates.certificate, certificates.key) as port:
         transport = RedisTransport(shared_redis("redis").url, shortest_delay=0.01)
         async with transport:

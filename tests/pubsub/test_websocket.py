@@ -91,7 +91,7 @@ async def test_writes_to_a_lost_connection_are_counted_without_warnings(
     connection = await connect(f"ws://127.0.0.1:{listener.port}/", Recorder())
     connection._transport.underlying_transport.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
     for number in range(1_000):
-        connection.send(b"%d" % number)  # the first of them finds out, and the loop has not come to say so
+        connection.send(b"%d" % number)  # the first write fails before the loop reports the loss
     await connection.wait_closed()
     assert connection.sent + connection.unsent == 1_000
     assert connection.unsent > 900
@@ -186,7 +186,7 @@ socket.onerror = () => { console.log("refused"); };
 
 
 async def dial_as_a_browser(url: str, *protocols: str) -> str:
-    """What a client gets that has the browsers' WebSocket, and so cannot set a header."""
+    """Connect with the WebSocket class of browsers, which cannot set headers; return what the client prints."""
     process = await asyncio.create_subprocess_exec(
         npm_binary("node"), "--eval", PEER, url, *protocols, stdout=asyncio.subprocess.PIPE
     )
@@ -208,7 +208,7 @@ async def test_a_browser_sends_its_token_as_a_sub_protocol_and_never_gets_it_bac
     assert await dial_as_a_browser(url, "operations.v1", "bearer.s3.cret-_~") == "open operations.v1"
     assert await dial_as_a_browser(url, "operations.v1", "bearer.wrong") == "refused"
     assert await dial_as_a_browser(url, "operations.v1") == "refused"
-    # A browser that does not name the protocol beside its token is told none, and hangs up: the token is not echoed.
+    # A browser that offers only its token gets no sub-protocol and closes the connection: the token is not echoed.
     assert await dial_as_a_browser(url, "bearer.s3.cret-_~") == "refused"
     assert tokens == ["s3.cret-_~", "wrong", None, "s3.cret-_~"]
     await listener.close()
@@ -244,7 +244,7 @@ async def test_a_connection_over_tls_and_a_certificate_of_another_authority(tmp_
 
 
 class Peer:
-    """A WebSocket by hand: several frames in one write, frames that nobody else would send, or nothing read."""
+    """A raw WebSocket: it can write several or invalid frames at once, and read nothing."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -284,7 +284,7 @@ CONTINUED, TEXT, BINARY, PING = 0, 1, 2, 9
 
 
 class Overtaking(Recorder):
-    """Answers from within the reading of a message, and once more from a callback that was waiting before."""
+    """Sends a response while it handles a message, and a second one in a callback that it scheduled before."""
 
     def received(self, message: bytes, connection: Link) -> None:
         super().received(message, connection)
@@ -400,7 +400,7 @@ async def send_and_be_answered() -> int:
 
 
 class Blocking(Recorder):
-    """While it is given a message, another thread's loop has messages of its own to send."""
+    """While it handles a message, the event loop of another thread sends messages."""
 
     def __init__(self, other: asyncio.AbstractEventLoop) -> None:
         super().__init__()

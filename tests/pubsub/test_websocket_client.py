@@ -1,4 +1,4 @@
-"""Connections that are given up while they are made."""
+"""Connections that are cancelled while they are opened."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.waiting import until
 
 @asynccontextmanager
 async def silent_server() -> AsyncIterator[tuple[int, list[float], list[float]]]:
-    """A server that reads and never answers: its port, when it was asked, and when it was left."""
+    """A server that never responds: its port, and the times at which requests arrived and connections closed."""
     asked: list[float] = []
     left: list[float] = []
 
@@ -94,7 +94,7 @@ async def test_a_connecting_socket_is_closed_when_no_caller_waits(
     monkeypatch.setattr(loop, "sock_connect", connect_noted)
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
         place = full.getsockname()
-        with socket.create_connection(place):  # nobody accepts it, and there is no room for another
+        with socket.create_connection(place):  # the queue of the listening socket is full
             dialling = asyncio.create_task(connect(f"ws://127.0.0.1:{place[1]}/", Recorder()))
             await connecting.wait()
             assert not dialling.done()

@@ -1,6 +1,6 @@
-"""Schemas whose paths multiply, each with values that follow them: run one by `python -m tests.schema.hostile NAME`.
+"""Schemas with exponentially many paths, and values for them: `python -m tests.schema.hostile NAME` runs one.
 
-A schema of this kind can take all the time and memory there is, so whoever runs one sets a limit on both.
+Such a schema can use unlimited time and memory, so run it with limits on both.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Cost estimates of schemas: hostile ones are survived, ordinary ones stay native."""
+"""Cost estimates of schemas: hostile schemas do not stop the process, ordinary ones use the native engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plain schemas take a short way; it gives what the general way gives."""
+"""Plain schemas have a shorter conversion, with the same results as the general one."""
 
 from __future__ import annotations
 

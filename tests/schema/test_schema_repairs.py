@@ -32,7 +32,7 @@ def repaired(schema: dict[str, Any], **definitions: Any) -> Schema:
         ({"type": "array", "items": {"type": "integer"}, "enum": ["1"]}, [[1]], [["1"], [2]]),
         ({"type": "array", "items": {"enum": ["a"]}, "enum": ["a", "b"]}, [["a"]], [["b"]]),
         ({"type": "array"} | {"enum": ["a"]}, [["a"]], [["b"]]),
-        # What can be satisfied stays as it is, and so does what nobody can make sense of.
+        # Satisfiable schemas stay unchanged, and so do contradictions that cannot be repaired.
         ({"type": "string", "enum": ["a", 1]}, ["a"], [1, "1"]),
         ({"type": "array", "enum": [["a"]]}, [["a"]], [[], "a"]),
         ({"type": "integer", "enum": ["one"]}, [], [1, "one"]),

@@ -1,7 +1,6 @@
 """Questions in plain words with the operations that answer them; written before the ranking was tuned.
 
-The questions with an even number are for tuning. Those with an odd number are kept aside: nobody reads their misses
-to change the ranking.
+The questions with an even number are for tuning. Those with an odd number are not used for tuning.
 """
 
 from __future__ import annotations

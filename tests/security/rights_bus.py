@@ -29,7 +29,7 @@ class Bus(Protocol):
     """How long after an abort a worker may still call for its caller."""
 
     knows_ends: bool
-    """Whether a right ends with its request also where a worker keeps it; else it ends with the root's deadline."""
+    """Whether a right that a worker keeps ends with its request; otherwise it ends at the root's deadline."""
 
     async def open(self, name: str) -> Transport:
         """Return a new connection of a member, which calls and serves with the member's rights."""
@@ -38,19 +38,19 @@ class Bus(Protocol):
         """Close a connection."""
 
     def nested_identity(self, worker: Principal, caller: Identity | None) -> Identity | None:
-        """Return whose calls a worker makes while it runs a request of `caller`."""
+        """Return the identity of nested calls that a worker makes while it runs a request of `caller`."""
 
     def serve(self, registry: OperationRegistry, transport: Transport, *, pool: bool) -> CallHandler:
         """Answer a member's requests."""
 
     def cut(self, transport: Transport) -> None:
-        """Lose a connection; it comes back by itself."""
+        """Drop a connection; it is restored automatically."""
 
     def trusted(self) -> Transport | None:
         """Return an end that may call on behalf of any identity, if there is one."""
 
     async def check_idle(self) -> None:
-        """Wait until nothing is left of any call; fail where something stays."""
+        """Wait until no state of any call is left; fail if some remains."""
 
 
 class HubBus:

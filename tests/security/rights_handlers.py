@@ -1,7 +1,7 @@
-"""Handlers that make nested calls in every way there is, and check with which rights they run.
+"""Handlers that make nested calls in every possible way, and check with which rights they run.
 
-Everything runs in one process, so that it is known of each call who made it, through which workers, and whether it may
-run at all. An operation's input is only the number of the call.
+Everything runs in one process, so that the test knows of each call who made it, through which workers, and whether it
+may run. An operation's input is only the number of the call.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ class Step:
 
 @dataclass(eq=False)
 class Call:
-    """One call, and what is known of it before it is sent."""
+    """One call, and what the test knows about it before it is sent."""
 
     number: int
     step: Step
     expected: Identity | None
-    """Who its handler must run as."""
+    """The identity that its handler must run as."""
     deadline: int
     root_deadline: int
     request: Request | None = None
-    """The request that it belongs to, where it runs in its worker's own process."""
+    """The request that it belongs to, if it runs in its worker's own process."""
     forbidden: str = ""
     """Why it must not run."""
     runs: int = 0
@@ -62,7 +62,7 @@ class Call:
 
 @dataclass(eq=False)
 class Request:
-    """What one worker was given to run, and the right that came with it."""
+    """A request that one worker runs, and its grant."""
 
     call: Call
     worker: Member
@@ -72,7 +72,7 @@ class Request:
     cancelled_at: float | None = None
 
     def why_over(self, bus: Bus) -> str:
-        """Why a call that is sent now must not run; empty where it may."""
+        """Return why a call that is sent now must not run; empty if it may."""
         now = time.monotonic()
         if self.ended_at is not None and now > self.ended_at + MARGIN:
             return "its handler has ended"
@@ -84,7 +84,7 @@ class Request:
 
 
 class Handlers:
-    """What the handlers of all workers do, which calls there are, and what went wrong."""
+    """The handlers of all workers, the calls that were made, and the violations."""
 
     def __init__(self, bus: Bus, seed: int) -> None:
         self.bus = bus
@@ -93,9 +93,9 @@ class Handlers:
         self.done: Counter[str] = Counter()
         self.violations: list[str] = []
         self.requests: deque[Request] = deque(maxlen=50)
-        """The last requests that workers were given."""
+        """The last requests of workers."""
         self.held: list[asyncio.Event] = []
-        """What handlers wait for."""
+        """The events that handlers wait for."""
         self.spawned: set[asyncio.Task[Any]] = set()
         """Tasks that no handler waits for."""
         self.loop = asyncio.get_running_loop()
@@ -132,7 +132,7 @@ class Handlers:
             self.violations.append(f"{error!r}")
 
     async def ask(self, pending: PendingRequestMap, call: Call, **options: Any) -> None:
-        """Send a call and look at whose answer comes."""
+        """Send a call and check the identity that it ran as."""
         step, input = call.step, {"number": call.number}
         try:
             if step.operation_id.endswith(".follow"):
@@ -209,7 +209,7 @@ class Handlers:
             await self._finish(request, number, context)
 
     def _handle_in_thread(self, worker: Member, number: int, context: OperationContext) -> int:
-        """Handle a call in a plain function, which no abort interrupts; its rights end all the same."""
+        """Handle a call in a plain function, which an abort does not interrupt; its rights end anyway."""
         request = self._begin(worker, number, context)
         try:
             for step in self.calls[number].step.steps:
@@ -241,7 +241,7 @@ class Handlers:
             request.cancelled_at = time.monotonic()
 
     async def _finish(self, request: Request, number: int, context: OperationContext) -> None:
-        """Call in `finally`, at once or when the time for that is over."""
+        """Call in `finally`, immediately or after the time for cleaning up."""
         step = self.calls[number].step
         try:
             if step.holds and request.cancelled_at is not None:
@@ -271,7 +271,7 @@ class Handlers:
         parent = context.identity
         expected = self.bus.nested_identity(request.worker.principal, parent) if remote else parent
         deadline = request.call.deadline
-        if step.way not in ("env", "registry"):  # these say no deadline of their own
+        if step.way not in ("env", "registry"):  # these ways set no deadline
             deadline = min(deadline, self.draw_deadline())
         call = self.new_call(step, expected, deadline, request.call.root_deadline)
         if remote:
@@ -332,7 +332,7 @@ class Handlers:
         await asyncio.to_thread(self._ask_from_thread, self._nest(step, request, context, remote=True), request)
 
     async def _by_bare_thread(self, step: Step, request: Request, context: OperationContext) -> None:
-        """Call in a thread that does not know of the request."""
+        """Call in a thread without the context of the request."""
         call = self._nest(step, request, context, remote=True)
         call.forbidden = "a thread outside any request has no rights"
         await self.loop.run_in_executor(None, self._ask_from_thread, call, request)

@@ -34,7 +34,7 @@ class Schedule:
         self.running: dict[asyncio.Task[None], Call] = {}
 
     async def run(self, steps: int) -> None:
-        """Take so many random steps, end everything, and fail where a handler ran with other rights."""
+        """Take `steps` random steps, end everything, and fail if a handler ran with other rights."""
         for name in self.members:
             await self._open(self.members[name])
         actions, weights = zip(*self._actions().items(), strict=True)

@@ -71,7 +71,7 @@ class SignedBus:
         return None
 
     async def check_idle(self) -> None:
-        """Do nothing: the server knows nothing of calls."""
+        """Do nothing: the server keeps no state of calls."""
 
 
 def _inner(transport: Transport) -> RedisTransport | NatsTransport:

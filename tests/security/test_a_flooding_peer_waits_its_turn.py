@@ -158,13 +158,13 @@ async def test_the_hub_applies_backpressure_to_a_flooding_session(monkeypatch: p
         await handler.registered()
         at.start_flood("shop.slow", 5_000)
         [session] = [each for each in at.hub.router.sessions.values() if each.principal.identity.id == "flood"]
-        # Those that do not fit in what the hub keeps for one session are refused.
+        # Requests beyond the hub's limit for one session are refused.
         await until(lambda: at.hub.counters.rejected + len(session.queued) + began == 5_000)
         assert (began, at.hub.counters.rejected > 0) == (20, True)
         assert session.queue.bytes <= 100_000
         held = len(session.queued)
         assert held > 20
-        # Cancelled ones are forgotten, and others' calls do not wait behind them.
+        # Cancelled requests are removed, and calls of others do not wait behind them.
         at.flooding[20].cancel()
         await until(lambda: len(session.queued) == held - 1)
         honest = asyncio.create_task(at.honest.call("shop.slow"))
@@ -362,7 +362,7 @@ async def test_a_call_whose_deadline_passes_in_its_queue_never_runs() -> None:
     bus = MemoryTransport(direct=False)
     handler = CallHandler(OperationRegistry([compute]), bus)
     deadline = int(time.time() * 1000) + 100
-    for number in range(200):  # nobody waits for the answers, so that nobody aborts the calls either
+    for number in range(200):  # no caller waits for the responses, so the calls are not aborted
         payload = RequestPayload(f"ada-{number}", "shop.compute", {"number": number}, deadline=deadline)  # type: ignore[arg-type]
         bus.send("work.shop", JSON.encode(CallRequested(VERSION, f"ada-{number}", "shop.compute", payload)))
     await until(lambda: len(ran) > 0 and handler.in_flight == 0)

@@ -1,4 +1,4 @@
-"""Promise: a peer without rights, whatever it sends, costs the others neither their calls nor much time or memory.
+"""Guarantee: no message of a peer without rights makes calls of others fail, or costs them much time or memory.
 
 The hub, the fuzzing peer and an honest pair are a process each. `OPERATIONS_FAULT_SEED` and `OPERATIONS_FAULT_SECONDS`
 repeat or change a run.

@@ -21,7 +21,7 @@ async def bus(request: pytest.FixtureRequest) -> AsyncIterator[Bus]:
 
 
 class Misaddressed(TransportWrapper):
-    """Sends every request to the address of one operation, which is all that its user may do."""
+    """Sends every request to the address of one operation, the only one that its user may send to."""
 
     def __init__(self, inner: Transport, namespace: str, name: str) -> None:
         super().__init__(inner)
@@ -78,7 +78,7 @@ async def test_a_request_at_the_address_of_another_operation_is_refused(bus: Bus
     assert (await allowed.call("shop.look", wait=True)).data == "tea"
     other = PendingRequestMap(Misaddressed(end, "shop", "look"))
     if called == "shop.refund" and not end.capabilities.addresses_operations:
-        await other.call(called)  # one address for the namespace: its operations are not told apart
+        await other.call(called)  # one address for the namespace: operations are not distinguished
         assert shop.ran == ["refund"]
     else:
         error = await error_of(other.call(called, durable=durable))

@@ -1,4 +1,4 @@
-"""The permissions that the guides recommend keep apart users whose names begin alike, on real servers."""
+"""The recommended permissions separate users whose names begin alike, on real servers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.redis_servers import Server, own_server
 
 GUIDE = Path(__file__).parent.parent.parent / "docs" / "guide"
 USERS = ("bob", "bob-admin")
-"""Each is to be kept from what is the other's."""
+"""Neither user may reach the messages of the other."""
 
 
 @operation(id="stock.left", type="query")
@@ -66,7 +66,7 @@ async def test_a_redis_user_neither_reads_nor_forges_the_answers_of_one_whose_na
         ):
             reply = await asyncio.to_thread(attacker.ask, *command)
             assert "NOPERM" in str(reply), command
-        # What is its own it may, and that is all that its name begins.
+        # It may use its own inbox only.
         assert await asyncio.to_thread(attacker.ask, "PUBLISH", f"operations:inbox.{one}.0", "mine") == 0
         attacker.close()
         assert (pending.counters.malformed, pending.counters.foreign) == (0, 0)

@@ -1,4 +1,4 @@
-"""Promise: what a bus user sends or writes neither stops a worker nor fills its memory."""
+"""Guarantee: what a bus user sends or writes neither stops a worker nor fills its memory."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ USES: dict[str, Sequence[str]] = {
     "add openapi": ["add", "openapi", "more", "./api.json"],
     "add py": ["add", "py", "more", "./more"],
 }
-"""The commands that open what a configuration has, or write where it says."""
+"""The commands that open sources of a configuration, or write files that it names."""
 OPENS_NOTHING = {
     *("init", "trust", "scan", "config show", "config schema", "config path", "completion"),
     *("install", "rm", "edit", "add --discover", "version"),
@@ -192,7 +192,7 @@ def test_a_transport_is_not_connected_to(project: Project, listener: tuple[str, 
     text = f'[transports.office]\nurl = "{address}/"\n[transports."ws://127.0.0.1:9/"]\nurl = "{address}/"\n'
     project.write("operations.toml", text)
     refused(project.run("call", "a.greet", "--url", "office"), f"connect to {address}/")
-    # An address is what it says, whatever an untrusted file calls by that name.
+    # An address on the command line is used as it is, even if an untrusted file has a transport of that name.
     done = project.run("call", "a.greet", "--url", "ws://127.0.0.1:9/")
     assert done.code == 6
     assert "127.0.0.1:9" in done.err
@@ -207,7 +207,7 @@ def test_completion_without_a_cache_prints_nothing(project: Project) -> None:
 
     trusted = {"OPERATIONS_TRUST": "1"}
     assert offered({}) == []
-    assert offered(trusted) == []  # nothing is opened for it
+    assert offered(trusted) == []  # completion opens no source
     assert ran(project) == []
     project.run("ls", env=trusted)
     assert offered(trusted) == ["a.greet"]
@@ -362,7 +362,7 @@ def test_trust_is_for_one_place(project: Project) -> None:
     copied.mkdir()
     (copied / "operations.toml").write_text(PYTHON)
     assert project.run("ls", "-c", str(copied)).code == 4
-    # A link to a trusted file would run what is beside the link.
+    # A link to a trusted file would run code in the directory of the link.
     (copied / "operations.toml").unlink()
     (copied / "operations.toml").symlink_to(project.directory / "operations.toml")
     assert project.run("ls", "-c", str(copied / "operations.toml")).code == 4
@@ -377,7 +377,7 @@ def test_trust_records_are_private_and_their_owner_is_checked(project: Project) 
     assert stat.S_IMODE(record.stat().st_mode) == 0o600
     assert stat.S_IMODE(record.parent.stat().st_mode) == 0o700
     assert project.run("ls").code == 0
-    record.chmod(0o622)  # anybody may have written it
+    record.chmod(0o622)  # other users could have written it
     assert project.run("ls").code == 4
     record.chmod(0o600)
     give_away(record)
@@ -385,7 +385,7 @@ def test_trust_records_are_private_and_their_owner_is_checked(project: Project) 
 
 
 def test_a_file_of_another_user_is_never_used(project: Project) -> None:
-    # Root's files may be used by everybody, so the tests give them away where root runs them.
+    # Files of root are accepted, so a test that runs as root gives the file to another user.
     path = project.directory / "operations.toml"
     if os.geteuid() == 0:
         os.chown(path, 1, -1)

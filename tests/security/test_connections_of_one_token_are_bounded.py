@@ -1,4 +1,4 @@
-"""Promise: one token has at most 64 connections, and what they all leave unread is bounded together."""
+"""Guarantee: one token has at most 64 connections, and their unread data has one common limit."""
 
 from __future__ import annotations
 

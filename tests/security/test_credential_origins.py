@@ -76,7 +76,7 @@ def _serve(server: Server) -> Iterator[Server]:
 
 @pytest.fixture
 def api() -> Iterator[Server]:
-    """The API that the user means."""
+    """The API that the user named."""
     yield from _serve(Server())
 
 
@@ -317,7 +317,7 @@ def test_addresses_of_a_named_origin() -> None:
     origins = CredentialOrigins("https://api.test/v1", "https://docs.test/openapi.json", ["http://127.0.0.1:8080"])
     for url in ("https://API.test:443/x?q=a@b", "https://api.test", "http://127.0.0.1:8080/token"):
         assert url in origins
-    assert "https://docs.test/" not in origins  # base_url goes before it
+    assert "https://docs.test/" not in origins  # base_url takes precedence
     assert show_origin("https://api.test:443/x") == "https://api.test"
     assert show_origin("http://[::1]:8080/x") == "http://[::1]:8080"
 

@@ -1,4 +1,4 @@
-"""Promise: frames of any size and number, and messages in any format, cost a hub little time and memory."""
+"""Guarantee: frames of any size and number, and messages in any format, cost a hub little time and memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs on a bus that trusts nobody: a signature says whose they are; nobody else reads, forges or repeats them."""
+"""Jobs on an untrusted bus: a signature proves their submitter, and no other user reads, forges or repeats them."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ async def _sign_once() -> str:
 
 
 def _forged_request(owner: str, key: str, number: int) -> str:
-    """A request for a job of `owner` that nobody signed; every second one has expired."""
+    """An unsigned request for a job of `owner`; every second one has expired."""
     request_id, now = f"ada.{number:032x}", int(time.time() * 1000)
     payload = {
         "requestId": request_id,

@@ -1,4 +1,4 @@
-"""Large results that nobody reads, and large inputs, cost no connection: results wait, and callers take turns."""
+"""Large unread results and large inputs do not close a connection: results wait, and callers take turns."""
 
 from __future__ import annotations
 

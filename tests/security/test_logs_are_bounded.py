@@ -22,7 +22,7 @@ async def test_invalid_frames_write_a_bounded_number_of_lines(caplog: pytest.Log
     async with Hub(TOKENS) as hub, asyncio.timeout(30):
         for number in range(100):
             peer = await RawPeer.join(hub.port, "mallory", f"mallory-{number:010}")
-            peer.writer.write(b"\xf7\xff" + bytes(20))  # reserved bits, and an opcode that there is not
+            peer.writer.write(b"\xf7\xff" + bytes(20))  # reserved bits, and an undefined opcode
             await peer.reader.read()
             await peer.close()
     assert 0 < len(caplog.records) <= 2 * websocket._LINES_A_MINUTE  # the clock may change minutes meanwhile

@@ -1,4 +1,4 @@
-"""MCP clients see and do only what is their own, and what they make the server store is bounded."""
+"""MCP clients reach only their own calls, tasks and sessions, and what they make the server store is bounded."""
 
 from __future__ import annotations
 

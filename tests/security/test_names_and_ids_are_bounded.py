@@ -1,4 +1,4 @@
-"""Promise: what a peer makes the hub keep is bounded in bytes: names, request ids, operations, calls."""
+"""Guarantee: what a peer makes the hub keep is bounded in bytes: names, request ids, operations, calls."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def kept() -> int:
 
 @pytest.fixture
 async def memory(hub: Hub) -> AsyncIterator[int]:
-    """What is allocated once a connection has come and gone."""
+    """The allocated memory after a connection was opened and closed."""
     await (await RawPeer.join(hub.port, "mallory")).close()
     await until(lambda: hub.connected == [])
     tracemalloc.start()

@@ -1,4 +1,4 @@
-"""Promise: a peer's name has one owner, the hub's own end included, and nobody answers in another's place."""
+"""Guarantee: a peer's name has one owner, also that of the hub's own peer, and no peer can respond for another."""
 
 from __future__ import annotations
 

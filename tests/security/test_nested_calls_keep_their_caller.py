@@ -1,4 +1,4 @@
-"""Promise: a nested call is its caller's, at any depth and however late; a worker's own rights need `as_worker`."""
+"""Guarantee: a nested call has its caller's identity, at any depth and time; a worker's own rights need `as_worker`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SECRET = AccessControl(required_scopes=["secret"])
 
 
 class Vault:
-    """The operations that only some may call, and who called them."""
+    """Operations that need a scope, and a record of their callers."""
 
     def __init__(self) -> None:
         self.callers: list[str | None] = []
@@ -217,7 +217,7 @@ def spec(namespace: str, name: str) -> dict[str, Any]:
 
 
 class RawWorker:
-    """A worker that presents whatever it likes."""
+    """A worker that sends any grant and identity."""
 
     def __init__(self, peer: RawPeer) -> None:
         self.peer = peer
@@ -234,7 +234,7 @@ class RawWorker:
         return cls(peer)
 
     async def call(self, operation_id: str, **outside: Any) -> dict[str, Any]:
-        """What comes of a call with these fields outside its payload."""
+        """Return the outcome of a call with these header fields."""
         self._number += 1
         request_id = f"nested-{self._number}"
         payload = {"requestId": request_id, "operationId": operation_id, "input": {}}
@@ -265,14 +265,14 @@ async def test_a_grant_is_one_workers_for_one_request_and_ends_with_it(scene: Sc
         grant = request["grant"]
         assert request["identity"] == {"id": "caller"}
         assert (await raw.call("vault.look", grant=grant))["output"]["data"] == "caller"
-        # An identity, a parent or its own rights beside the grant change nothing.
+        # An identity, a parent id or `asWorker` beside the grant has no effect.
         claims = {"identity": {"id": "root", "scopes": ["secret"]}, "asWorker": True, "parent": "anything"}
         assert (await raw.call("vault.look", grant=grant, **claims))["output"]["data"] == "caller"
         assert reason_of(await raw.call("vault.look", grant="0" * 32)) == "GRANT_ENDED"
         assert reason_of(await raw.call("vault.look", grant="")) == "GRANT_ENDED"
         assert reason_of(await raw.call("vault.look", grant=request["id"])) == "GRANT_ENDED"
         assert reason_of(await raw.call("vault.look", parent=request["id"])) == "GRANT_REQUIRED"
-        # Nor is it worth anything in the hands of another.
+        # Another peer cannot use the grant.
         other = await RawPeer.join(scene.hub.port, "caller", "o" * 32)
         assert reason_of(await RawWorker(other).call("vault.look", grant=grant)) == "GRANT_ENDED"
         await other.close()

@@ -1,4 +1,4 @@
-"""Promise: a peer that pings and never reads has one reply buffered, not one for each ping."""
+"""Guarantee: for a peer that pings and never reads, one reply is buffered, not one for each ping."""
 
 from __future__ import annotations
 

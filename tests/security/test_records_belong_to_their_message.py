@@ -1,4 +1,4 @@
-"""A bus user who may only store requests changes and adds no record, even if it knows the id of a job."""
+"""A bus user that may only store requests can neither change nor add a record, even if it knows the id of a job."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class RedisIntruder:
 
 @asynccontextmanager
 async def open_bus(kind: str) -> AsyncIterator[tuple[Any, Any]]:
-    """A bus with the permissions of the guide: what connects a worker, and an intruder."""
+    """A bus with the permissions of the guide: a function that connects a worker, and an intruder."""
     async with AsyncExitStack() as stack:
         if kind == "nats":
             config = GUIDE.read_text().split("```conf\n")[1].split("```")[0]
@@ -131,7 +131,7 @@ async def test_no_record_is_changed_or_added_by_a_message_of_its_own(kind: str) 
                     await intruder.store(forge(forged_key, owner, "forged"), named, link)
                     await intruder.store(forge(forged_key, owner, "forged", notAfter=1), named, link)
         desk.gate.set()
-        # What is stored afterwards is handled afterwards.
+        # Requests are handled in the order in which they were stored.
         assert (await jobs.wait(await jobs.submit("stock.say", {"text": "last"}), timeout=30)).data == "last"
         assert (await jobs.wait(job_id, timeout=30)).data == "genuine"
         assert await jobs.of(BOB).list() == []

@@ -1,4 +1,6 @@
-"""Promise: what a peer may not do is refused before it is read, and no message of a peer delays others for long."""
+"""Guarantee: messages that a peer may not send are refused before they are parsed, and no message delays others for
+long.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ async def hub() -> AsyncIterator[Hub]:
 
 @pytest.fixture
 def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is read of announcements: whole announcements, names of specs, whole specs."""
+    """Counts of the decoded parts of announcements: whole announcements, names of specs, whole specs."""
     steps: list[str] = []
     from_dict = OperationSpec.from_dict
     readers = directory._READ_ANNOUNCED["json"], directory._READ_NAMED["json"]
@@ -179,7 +181,7 @@ async def test_a_frame_of_very_many_messages_is_handled_in_turns(monkeypatch: py
     place = notes.handled.index((1, b"{}"))
     assert place % link.TURN_MESSAGES == 0, "between two turns"
     assert place < 60_000, "before most of the flood"
-    # Nothing is lost of a peer that closes right behind its messages.
+    # A peer that closes directly after its messages loses none of them.
     flood.send(BINARY, batch([b"y"] * 1_000))
     flood.send(8, b"\x03\xe8")
     await until(lambda: notes.ended == [0])
@@ -340,7 +342,7 @@ async def test_no_peer_is_sent_more_than_it_accepts(hub: Hub) -> None:
     others = [(await caller.read_event())["payload"] for _ in range(first["parts"] - 1)]
     assert [part["part"] for part in others] == list(range(1, first["parts"]))
     assert sum(len(part["operations"]) for part in (first, *others)) == 500
-    # The caller of a request cannot disconnect its worker with what it sends about it.
+    # Control messages of a caller cannot disconnect the worker of its request.
     payload = {"requestId": "a", "operationId": "shop.one0"}
     caller.send_event("call.requested", payload, id="a", to="shop.one0")
     request = await worker.read_event()

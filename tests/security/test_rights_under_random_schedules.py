@@ -1,4 +1,4 @@
-"""Promise: a handler has its root caller's rights in any order of calls, aborts and lost connections.
+"""Guarantee: a handler has its root caller's rights in any order of calls, aborts and lost connections.
 
 `OPERATIONS_FAULT_SEED` and `OPERATIONS_FAULT_STEPS` repeat or lengthen a run.
 """

@@ -59,7 +59,7 @@ async def watch(context: OperationContext) -> AsyncIterator[str | None]:
 
 
 class Front:
-    """A worker with rights of its own, between callers and the vault."""
+    """A worker with its own rights, between callers and the vault."""
 
     def __init__(self, transport: SignedTransport) -> None:
         self.late: asyncio.Task[Any] | None = None
@@ -73,14 +73,14 @@ class Front:
 
         @operation(id="front.deep")
         async def deep(context: OperationContext, to: str, depth: int) -> Any:
-            """Through operations of this very process, then out."""
+            """Call operations of this process, then a remote one."""
             if depth:
                 return (await context.env["front"]["deep"]({"to": to, "depth": depth - 1})).data
             return (await context.env["front"]["call"]({"to": to})).data
 
         @operation(id="front.direct")
         async def direct(to: str, durable: bool = False) -> Any:
-            """Past the context, with the worker's own caller."""
+            """Call without the context, through the worker's PendingRequestMap."""
             return (await self.handler.pending.call(to, durable=durable)).data
 
         @operation(id="front.watch")
@@ -133,7 +133,7 @@ async def scene(bus: Bus) -> AsyncIterator[Scene]:
     behind = SignedTransport(await bus(), secret=SECRET, tokens=TOKENS)
     vault = CallHandler(OperationRegistry([read_vault, who, keep, watch]), behind, identify=behind.identify)
     scene = Scene(bus, front, behind)
-    # Both workers are there from here on.
+    # From here on both workers can be called.
     await scene.call(ADA, "call", {"to": "vault.who"})
     yield scene
     await front.handler.close()
@@ -230,7 +230,7 @@ async def test_nothing_of_a_root_can_be_changed(scene: Scene, part: str) -> None
 
 
 class SignedAsWorker(TransportWrapper):
-    """Signs as workers once did, on behalf of anybody."""
+    """Signs as workers of an early version did, on behalf of any identity."""
 
     def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
         if address.startswith("work."):

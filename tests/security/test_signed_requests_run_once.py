@@ -1,4 +1,4 @@
-"""A signed request is accepted once: whatever queue it comes through, by whichever worker, and never too late."""
+"""A signed request is accepted once, in any queue and by any worker, and never after its deadline."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def bus(request: pytest.FixtureRequest) -> AsyncIterator[Bus]:
 
 
 class Wiretap(TransportWrapper):
-    """Notes requests on their way."""
+    """Records requests in flight."""
 
     def __init__(self, inner: Transport) -> None:
         super().__init__(inner)
@@ -66,7 +66,7 @@ class Bank:
         self._bus = bus
         self.ran: list[str] = []
         self.hold: asyncio.Event | None = None
-        """Where it is set, requests wait for it."""
+        """If it is set, requests wait for it."""
 
     async def start(self) -> None:
         """Start a new worker that knows nothing of an earlier one."""
@@ -101,7 +101,7 @@ async def bank(bus: Bus) -> AsyncIterator[Bank]:
 
 
 async def captured(bus: Bus, name: str) -> bytes:
-    """A request that ada made, and that somebody heard."""
+    """A request of ada that was recorded."""
     tap = Wiretap(await bus())
     ada = PendingRequestMap(SignedTransport(tap, session=SESSION))
     await ada.call(f"bank.{name}", wait=True, durable=name == "book")
@@ -109,7 +109,7 @@ async def captured(bus: Bus, name: str) -> bytes:
 
 
 async def put(bus: Bus, message: bytes, name: str, *, stored: bool) -> None:
-    """Put a message in a queue as somebody who may write there."""
+    """Put a message into a queue, as a user who may write there."""
     end = await bus()
     if not stored:
         undelivered: list[str] = []
@@ -139,7 +139,7 @@ async def test_a_copy_does_not_run_in_any_queue(
         await put(bus, copy, name, stored=stored)
         counters = bank.handler.counters
         await until(lambda: sum(bank.transport.refusals.values()) + counters.duplicate > 0)
-        # What is asked next is answered after the copy was dealt with.
+        # The next request is handled after the copy.
         await captured(bus, "pay")
     assert bank.ran == ["pay"]
 
@@ -201,7 +201,7 @@ async def test_a_copy_does_not_take_the_place_of_the_original(bus: Bus, bank: Ba
         await until(lambda: bank.handler.counters.duplicate == 1)
         bank.hold.set()
         assert (await call).data == "booked"
-        # Nothing of it is left for the next worker.
+        # No part of it is left for the next worker.
         await bank.restart()
         await captured(bus, "book")
     assert bank.ran == ["book", "book"]
@@ -253,7 +253,7 @@ async def test_only_durable_operations_run_from_a_store(bus: Bus, bank: Bank, *,
 
 @pytest.mark.parametrize("bus", ["redis"], indirect=True)
 async def test_a_sender_cannot_pass_a_copy_off_as_a_redelivery(bus: Bus, bank: Bank) -> None:
-    """On Redis a caller writes the entries of the stream itself, and may say how often they were delivered."""
+    """On Redis a caller writes the entries of the stream itself, and can set the number of deliveries."""
     server, end = redis_servers.shared_server("redis"), await bus()
     assert isinstance(end, RedisTransport)
     stream = end.keys.of_namespace("queue.bank").stored.decode()
@@ -286,7 +286,7 @@ async def pay_for_stock() -> str:
 
 
 async def paid(worker: Transport, caller: Transport) -> Any:
-    """What a signed mutation returns, for which the worker needs the shared record."""
+    """Return the result of a signed mutation, for which the worker needs the shared record."""
     signed = SignedTransport(worker, secret=SECRET, tokens=TOKENS)
     handler = CallHandler(OperationRegistry([pay_for_stock]), signed, identify=signed.identify)
     ada = PendingRequestMap(SignedTransport(caller, session=SESSION))

@@ -1,4 +1,4 @@
-"""Promise: a connection without a valid token is refused with 401, whatever is in its header."""
+"""Guarantee: a connection without a valid token is refused with 401, for any content of its header."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ async def test_a_peer_that_never_reads_is_disconnected(monkeypatch: pytest.Monke
 
 
 class Unread:
-    """A link of which only what waits to be read matters."""
+    """A link with a given number of unread bytes."""
 
     def __init__(self) -> None:
         self.unsent_bytes = 0
@@ -99,7 +99,7 @@ async def test_unread_data_of_all_peers_is_bounded(monkeypatch: pytest.MonkeyPat
             assert bob.unsent_bytes < 3 << 20
             bob.send(bytes(1 << 16))
             await asyncio.sleep(0)
-        # Whoever left the most unread has gone, not whoever was sent something last.
+        # The peer with the most unread data was disconnected, not the one that was sent something last.
         assert hub.connected == ["ada", "bob"]
         for peer in peers:
             await peer.close()

@@ -25,7 +25,7 @@ REQUEST = (
 
 
 class Tally:
-    """What became of every request."""
+    """The outcomes of all requests."""
 
     def __init__(self) -> None:
         self.answered = 0
@@ -119,7 +119,7 @@ async def call(place: tuple[str, int], tally: Tally, stopped: asyncio.Event) -> 
 
 
 async def run(connections: int, seconds: float) -> Tally:
-    """Call for some seconds; in the middle a second server takes over and the first one is told to stop."""
+    """Call for some seconds; in the middle a second server starts and the first one gets SIGTERM."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
     place = listener.getsockname()[:2]
     first = start(listener)
@@ -193,7 +193,7 @@ def memory(process: int) -> int:
 
 
 def main() -> int:
-    """Run the long form and print what became of every request."""
+    """Run the long version and print the outcomes of all requests."""
     if sys.argv[1:2] == ["serve"]:
         asyncio.run(serve(int(sys.argv[2])))
         return 0

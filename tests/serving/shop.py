@@ -34,7 +34,7 @@ def tokens() -> StaticTokens:
 
 
 class Shop:
-    """A registry whose handlers tests can hold up and look at."""
+    """A registry whose handlers tests can delay and inspect."""
 
     def __init__(self) -> None:
         self.sent: list[str] = []

@@ -1,6 +1,6 @@
-"""Every endpoint, endpoint kind and credential: the outcome follows from `check_access` alone.
+"""Every kind of endpoint and credential: the outcome depends on `check_access` alone.
 
-Each kind of endpoint has a row in ENDPOINTS; a endpoint of the application without one fails.
+Each kind of endpoint has a row in ENDPOINTS; an endpoint of the application without a row fails the test.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def token(scopes: str = "", *, audience: str | list[str] = URL, lifetime: float 
 
 
 class Credential(msgspec.Struct, frozen=True):
-    """What a caller shows, and who it is by that; None for somebody who is not admitted."""
+    """The credential of a caller and its identity; None for a caller that is not admitted."""
 
     name: str
     token: Callable[[], str | None]
@@ -63,7 +63,7 @@ CREDENTIALS = [
 
 
 class World:
-    """One application with something behind every kind of endpoint."""
+    """One application with every kind of endpoint."""
 
     def __init__(self) -> None:
         self.shop = Shop()
@@ -107,14 +107,14 @@ class World:
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """A kind of endpoint: what it requires, how it is asked, and what a caller who may ask gets."""
+    """A kind of endpoint: its requirements, its request, and the response to a permitted caller."""
 
     kind: str
     access: AccessControl
     ask: Callable[[World, str | None], Awaitable[Answer]]
     allowed: int = 200
     denied: int = 403
-    """The status for a caller who is known and lacks rights."""
+    """The status for an authenticated caller without the rights."""
     path: str = ""
     """The path of an endpoint other than that of operations."""
 

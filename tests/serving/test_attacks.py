@@ -81,7 +81,7 @@ async def test_a_hostile_request(served: ServedApp, name: str, request_bytes: by
 
 
 async def test_a_smuggled_request_is_not_answered(served: ServedApp, shop: Shop) -> None:
-    """What follows a request that is framed in two ways is never read as a request."""
+    """Data after a request with ambiguous framing is never read as another request."""
     hidden = post_bytes("/shop/order", b'{"item":"smuggled"}')
     async with running(served) as place, connected(place) as connection:
         connection.write(

@@ -1,4 +1,4 @@
-"""What serving imports: nothing optional before it is needed, and a missing extra names itself."""
+"""Imports of serving: nothing optional before it is needed, and the error for a missing extra names it."""
 
 from __future__ import annotations
 

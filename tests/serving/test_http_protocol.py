@@ -1,4 +1,4 @@
-"""HTTPProtocol: what it writes equals uvicorn's, and what a client can make it keep is bounded."""
+"""HTTPProtocol: its responses equal uvicorn's, and the data that a client can make it keep is bounded."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def serving(application: Any, protocol: Any = HTTPProtocol, **options: Any
 
 
 def watched(paused: asyncio.Event) -> type[HTTPProtocol]:
-    """A protocol that tells when it stops reading, or when its application has to wait."""
+    """A protocol that records when it stops reading, or when its application has to wait."""
 
     class Watched(HTTPProtocol):
         def pause_reading(self) -> None:

@@ -40,7 +40,7 @@ class Type(NamedTuple):
     schema: dict[str, Any]
     values: SearchStrategy[Any]
     is_json: bool = True
-    """Whether JSON can say its values without marks."""
+    """Whether JSON can express its values without marks."""
 
 
 SCALARS = [
@@ -71,7 +71,7 @@ def maps(item: Type) -> Type:
 
 
 def unions(types: list[Type]) -> Type:
-    # One branch for each type of JSON: which branch a value takes is then no question.
+    # One branch for each JSON type, so that the branch of a value is unambiguous.
     apart: dict[str, Type] = {}
     for each in types:
         kind = each.schema.get("type")
@@ -162,7 +162,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 class Outcome(NamedTuple):
-    """What a call or a stream gave: its data, and the code and details of the error that it ended with."""
+    """The outcome of a call or a stream: its data, and the code and details of its error."""
 
     data: list[Any]
     code: str | None = None
@@ -184,7 +184,7 @@ async def outcome_of(registry: OperationRegistry, operation: Operation[Any], inp
                     raise CallError(envelope.data["code"], "", envelope.data["details"])
     except CallError as error:
         if isinstance(error.details, dict) and isinstance(error.details.get("body"), dict):
-            problem = error.details["body"]  # what a foreign API says of its errors
+            problem = error.details["body"]  # the error details of a foreign API
             return Outcome(data, problem["code"], problem["details"])
         return Outcome(data, str(error.code), error.details)
     return Outcome(data)
@@ -198,7 +198,7 @@ def served() -> Iterator[tuple[OperationRegistry, str]]:
 
 
 def exactly(value: Any) -> str:
-    """A value as text that tells 1 from 1.0 and True."""
+    """A value as text, in which 1, 1.0 and True differ."""
     return repr(value)
 
 
@@ -216,7 +216,7 @@ async def imported(url: str, *, own: bool) -> APIOperations:
 
 
 def same_schema(one: Schema, other: Schema) -> bool:
-    """Whether two schemas are equal, wherever their definitions stand."""
+    """Whether two schemas are equal, apart from the location of their definitions."""
 
     def normal(schema: Schema) -> Any:
         hoisted = hoist(schema.document, "root", with_root=True)
@@ -258,7 +258,7 @@ async def check_foreign(registry: OperationRegistry, url: str, chosen: dict[str,
         for operation in operations:
             annotations = operation.spec.annotations
             case = chosen[annotations.get("sourceName", operation.spec.name).removesuffix(":get")]
-            # Bytes are base64 text to a stranger, and a query string has neither null nor an empty list.
+            # Other clients see bytes as base64 text, and a query string has neither null nor an empty list.
             if not case.is_json:
                 continue
             says_null = case.input["value"] is None or not operation.spec.input_schema.check(case.input)
@@ -316,7 +316,7 @@ VOLATILE = ("date", "operations-request-id", "operations-timestamp")
 
 
 async def whole(registry: OperationRegistry, operation_id: str, input: Any) -> Any:
-    """Data and meta of a call, or code and status of its error, without what differs each time."""
+    """Data and meta of a call, or code and status of its error, without the parts that differ each time."""
     try:
         envelope = (await registry.execute(operation_id, input)).to_dict()
     except CallError as error:
@@ -350,7 +350,7 @@ async def test_operations_of_apis_and_mcp_servers_come_back_with_their_meta() ->
             for operation_id, input in [*calls, ("tools.refuse", {"reason": "no"}), ("tools.draw", {"size": 3})]:
                 here, there = await whole(near, operation_id, input), await whole(far, operation_id, input)
                 assert exactly(there) == exactly(here), operation_id
-            # The API's own last event is an item to whoever imports it as any other API.
+            # With own=False, the last event of the protocol is an item of the stream.
             here, there = [await items(registry, names["shop.watch"], {"item": 1}) for registry in (near, far)]
             assert len(here) == 4
             assert exactly(there) == exactly(here)

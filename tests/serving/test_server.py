@@ -1,4 +1,4 @@
-"""HTTPServer: where it listens, what it refuses to expose, how it ends; the WebSocket beside it."""
+"""HTTPServer: its addresses, what it refuses to expose, its shutdown, and its WebSocket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recorded calls and series: bounded, by time, and with nothing that callers could abuse."""
+"""Recorded calls and series: bounded in number and time, also against hostile callers."""
 
 from __future__ import annotations
 

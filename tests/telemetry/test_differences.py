@@ -1,4 +1,4 @@
-"""What is told of a result that was normalised."""
+"""Differences of a result that was normalised."""
 
 from __future__ import annotations
 

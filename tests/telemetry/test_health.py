@@ -15,7 +15,7 @@ from tests.waiting import until
 
 
 async def ask(server: HealthServer, request: bytes) -> bytes:
-    """Whatever is answered to raw bytes."""
+    """Return the response to raw bytes."""
     host, port = server.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(request)

@@ -29,7 +29,7 @@ SAMPLE = re.compile(r'^(\w+)(?:\{(\w+="(?:[^"\\\n]|\\.)*"(?:,\w+="(?:[^"\\\n]|\\
 
 
 def samples(text: str) -> dict[str, float]:
-    """The values of a text by what stands before them; every line must be well formed."""
+    """The values in a text by metric and labels; every line must be well formed."""
     found = {}
     for line in text.splitlines():
         if not line.startswith("#"):
@@ -153,7 +153,7 @@ async def test_any_label_is_written_so_that_it_can_be_read(labels: dict[str, str
 
 
 async def test_calls_go_on_while_metrics_of_many_operations_are_written() -> None:
-    """1,223 operations with every series: others get many turns meanwhile (times: `bench.telemetry`)."""
+    """1,223 operations with every series: other tasks run often meanwhile (times: `bench.telemetry`)."""
     metrics = CallMetrics()
     registry = OperationRegistry([stub_operation(f"api.op{number}") for number in range(1_223)], observers=[metrics])
     for spec in registry.list():

@@ -1,4 +1,4 @@
-"""Observers: told of every call, local, nested, served and refused; free of effects on it."""
+"""Observers: notified of every call, local, nested, served and refused, without effects on it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from operations.testing import error_of, stub_operation
 
 
 class Notes(Observation):
-    """An observer that is its own observation's list."""
+    """An observer that records calls and the methods that were called for them."""
 
     __slots__ = ("calls", "lines")
 

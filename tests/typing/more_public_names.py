@@ -208,7 +208,7 @@ async def configure(path: Path) -> None:
 
 
 async def dispatch(registry: OperationRegistry, remote: RemoteCalls) -> None:
-    """Calls of elsewhere."""
+    """External calls."""
     slots = Slots(CONCURRENCY, QUEUE)
     dispatcher = Dispatcher(registry, concurrency=8, queue=100, remote=remote)
     print(slots, dispatcher.registry, Request.__doc__)
@@ -225,7 +225,7 @@ async def fetch() -> bytes:
 
 
 class Tokens:
-    """Tokens of a program's own."""
+    """A custom authenticator."""
 
     def authenticate(self, token: str | None) -> Principal:
         """Return who a token belongs to."""
@@ -317,7 +317,7 @@ async def submit(registry: OperationRegistry) -> None:
 
 
 async def carry(transport: Transport) -> None:
-    """Transports and what they can do besides."""
+    """Transports and their optional parts."""
     receive: Receive = print_message
     undelivered: Undelivered = print
     stop: Stop = transport.listen("work.shop", receive)
@@ -363,7 +363,7 @@ def describe(value: object, policy: Policy) -> CallError:
 
 
 def search() -> list[str]:
-    """A search index of a program's own."""
+    """A custom search index."""
     index = SearchIndex([SearchDocument("shop.quote", title="Quote a price", type="query")])
     return [str(hit) for hit in index.search("price", limit=3)]
 
@@ -384,7 +384,7 @@ async def serve(registry: OperationRegistry, tokens: AnyAuthenticator) -> None:
 
 
 class Shelf:
-    """The sources of a program's own."""
+    """Custom sources."""
 
     def states(self) -> Iterable[SourceState]:
         """List them."""
@@ -426,7 +426,7 @@ async def connect_mcp() -> None:
 
 
 class Memory:
-    """A file system of a program's own."""
+    """A custom file system."""
 
     def list(self, path: str) -> Iterable[FileEntry]:
         """List a directory."""

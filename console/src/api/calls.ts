@@ -46,7 +46,7 @@ export async function call(options: CallOptions): Promise<Answer> {
     throw new RequestError({
       ...UNREACHABLE,
       executed: "unknown",
-      detail: "the connection was lost during the answer",
+      detail: "the connection was lost before the response was complete",
     });
   }
   const { summary, ...rest } = answer;

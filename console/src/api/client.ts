@@ -69,7 +69,7 @@ export async function problemOf(response: Pick<Response, "status" | "statusText"
     status: response.status,
     code: response.status === 401 ? "ACCESS_DENIED" : "UNAVAILABLE",
     title: response.statusText,
-    detail: `the server answered ${response.status}`,
+    detail: `the server responded with ${response.status}`,
   };
   try {
     const read = parseJson(await response.text()) as unknown as Partial<Problem>;

@@ -98,7 +98,7 @@ export function Jobs() {
       ) : !all ? (
         <Loading />
       ) : shown.length === 0 ? (
-        <Empty command="ops call shop.quote item=tea --submit">There is no job.</Empty>
+        <Empty command="ops jobs submit shop.quote item=tea">There are no jobs.</Empty>
       ) : (
         <JobTable jobs={shown} chosen={chosen} toggle={toggle} chooseAll={(ids) => setChosen(new Set(ids))} />
       )}

@@ -166,10 +166,10 @@ export function Search() {
 }
 
 function Nothing(props: { query: string }) {
-  if (props.query.trim()) return <Empty>No operation matches “{props.query}”. Fewer words find more.</Empty>;
+  if (props.query.trim()) return <Empty>No operation matches “{props.query}”. Try fewer words.</Empty>;
   return (
-    <Empty command="ops add NAME --openapi URL">
-      There is no operation yet that you may call. A source brings some; a token may show more.
+    <Empty command="ops add openapi NAME URL">
+      There are no operations that you may call. Add a source, or sign in with another token.
     </Empty>
   );
 }

@@ -24,7 +24,7 @@ def namespace_of(operation_id: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def work_address(operation_id: str) -> str:
-    """Return the address of requests for an operation; one worker of its namespace gets each."""
+    """Return the address of requests for an operation; each request goes to one worker of the namespace."""
     return f"work.{namespace_of(operation_id)}"
 
 

@@ -278,7 +278,7 @@ class WorkerDirectory:
         if announced.parts <= 1:
             return announced
         parts = self._parts.pop(announced.worker_id, [])
-        self._silent[announced.worker_id] = 0  # parts without the rest expire
+        self._silent[announced.worker_id] = 0  # incomplete announcements expire
         if announced.part != len(parts) or any(part.generation != announced.generation for part in parts):
             parts = []
         if announced.part == len(parts):

@@ -422,7 +422,7 @@ def _require_id(operation: object) -> str:
 
 
 def _earliest(deadline: float | None, timeout: float | None) -> int | None:
-    """Return the time (epoch ms) at which a call ends: the deadline, or after `timeout` seconds; None without both."""
+    """Return the time (epoch ms) at which a call ends: the earlier of `deadline` and `timeout`; None without both."""
     until = None
     if timeout is not None:
         check_seconds(timeout=timeout)

@@ -263,7 +263,7 @@ def error_event(request_id: str, error: CallError, codec: Codec, caller_id: str 
 
 
 def _write_details(details: Any, codec: Codec) -> msgspec.Raw:
-    """Encode the details of an error: as they are, else in their JSON form, else only the properties that have one."""
+    """Encode the details of an error: unchanged, else in their JSON form, else only the properties with a JSON form."""
     with contextlib.suppress(CallError, RecursionError):
         return codec.raw(details)
     with contextlib.suppress(CallError, RecursionError):

@@ -187,7 +187,7 @@ class Endpoint:
                 stop()
 
     def _receiver(self, address: str) -> Receive:
-        # A hub checks itself what each peer may send, and uses no addresses.
+        # A hub uses no addresses: it checks which events each peer may send.
         if self.via_hub:
             return self.receive
         return functools.partial(self.receive, expected=_EXPECTED[address.partition(".")[0]])

@@ -169,8 +169,8 @@ class PendingCall(msgspec.Struct, eq=False):
     def _may_resend(self, executed: str) -> bool:
         """Return whether to send the request again.
 
-        A request that did not run is sent again with `wait`, one that may have run with `retry`. A repeatable call that
-        was lost once also waits for a worker that is not connected yet.
+        With `wait`, a request that did not run is sent again; with `retry`, a request that may have run. A repeatable
+        call that was lost once also waits for a worker that is not connected yet.
         """
         if executed == "no":
             return self._wait or self._risked

@@ -53,7 +53,7 @@ def kept_until(event: CallRequested) -> float:
 
 
 def replay_problem(event: CallRequested, *, stored: bool) -> str:
-    """Return why replay protection does not cover a request, which could run after its entry is removed; else empty."""
+    """Return why a request could run again after its entry is removed; an empty string if it could not."""
     payload, now = event.payload, time.time()
     if stored:
         if payload.not_after is None or payload.not_after / 1000 - now > STORED_SECONDS + _SKEW_SECONDS:

@@ -107,7 +107,7 @@ class StoredRequest:
         self.request_id = request_id
         self._first = delivery
         self.copies: list[Delivery] = []
-        """Other deliveries of the same job. One of them may be the original, if the held one is a copy."""
+        """Other deliveries of the same job. If the held delivery is a copy, one of these may be the original."""
 
     def replace(self, delivery: Delivery) -> None:
         """Acknowledge a later delivery at the end."""

@@ -1,1 +1,1 @@
-"""The command line: `operations`, short `ops`. Every other layer may be used without it."""
+"""The command line: `operations`, or `ops` for short. No other layer depends on it."""

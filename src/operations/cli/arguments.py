@@ -52,7 +52,7 @@ class Argument(NamedTuple):
     many: bool = False
     choices: Sequence[str] = ()
     completes: str = ""
-    """What completion offers: `operation`, `stream`, `namespace`, `field`, `file`."""
+    """The kind of completion candidates: `operation`, `stream`, `namespace`, `field`, `file`."""
 
     @property
     def shown(self) -> str:
@@ -95,7 +95,7 @@ class Command(NamedTuple):
     arguments: Sequence[Argument] = ()
     options: Sequence[Option] = ()
     examples: Sequence[tuple[str, str]] = ()
-    """Command lines, each with what it does."""
+    """Example command lines, each with its description."""
     notes: str = ""
     forms: Sequence[tuple[str, str]] = ()
     """Accepted forms of the arguments, each with its meaning."""

@@ -49,7 +49,7 @@ def _split(line: str) -> list[str]:
 
 
 def _after_break(word: str, found: str) -> str:
-    """Remove what bash does not replace: it splits words at `=` and `:`, and before `@`."""
+    """Return only the part of a candidate that bash replaces: bash splits words at `=` and `:`, and before `@`."""
     split_at = max(word.rfind("=") + 1, word.rfind(":") + 1, word.rfind("@"))
     return found[split_at:] if split_at and found.startswith(word[:split_at]) else found
 

@@ -98,7 +98,7 @@ def no_config(args: ParsedArguments) -> str:
 
 
 def config_file(args: ParsedArguments) -> Path:
-    """Return the path of the configuration; of the one to be created here if there is none."""
+    """Return the path of the configuration, or if there is none, the path of a new one in this directory."""
     found = search(args)
     if found.path is None and not found.refused:
         return Path(args.config or ".").expanduser().absolute() / FILE_NAME

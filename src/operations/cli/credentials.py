@@ -98,6 +98,6 @@ class AnyOf:
         raise refused
 
     def has_changed(self) -> bool:
-        """Whether one of them has revoked tokens."""
+        """Whether one of the authenticators has revoked tokens."""
         changed = [each.has_changed() for each in self._authenticators if isinstance(each, APIKeys)]
         return any(changed)

@@ -125,7 +125,7 @@ def _entry(spec: OperationSpec, source: str) -> CatalogueEntry:
 
 
 def summary(entry: CatalogueEntry) -> str:
-    """Return what a list shows of an operation: its title, or the start of its description."""
+    """Return the text of an operation in a list: its title, or the start of its description."""
     return entry.title or entry.description
 
 

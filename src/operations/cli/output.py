@@ -45,7 +45,7 @@ class Output:
         self._is_remote = getattr(args, "url", None) is not None
 
     def text_of(self, envelope: ResponseEnvelope[Any], *, compact: bool = False, to_file: bool = False) -> bytes:
-        """Return a result as it is written, with its line end; a file gets bytes unchanged, even with `--json`.
+        """Return the text of a result, with its line end; for a file, bytes are unchanged, even with `--json`.
 
         With `compact`, the result is one line: bytes become JSON.
         """
@@ -108,7 +108,7 @@ class Output:
         return envelope.meta.to_dict() if self._part == "meta" else envelope.data
 
     def rendered(self, value: Any, *, compact: bool) -> bytes:
-        """Return a value as it is written: JSON in a pipe, for people on a terminal."""
+        """Return the text of a value: JSON for a pipe, formatted for a terminal."""
         if isinstance(value, str) and (self._raw or (self.pretty and not compact)):
             return _as_text(value if self._raw and not self.pretty else printable(value))
         if self.pretty and not compact:

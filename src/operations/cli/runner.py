@@ -30,7 +30,7 @@ _SIGNAL_WINDOW = 1.0
 
 
 class _Warnings(logging.Handler):
-    """Prints the library's warnings, and errors with their tracebacks; only the log has those of handlers."""
+    """Prints the library's warnings, and its errors with tracebacks, such as those of failed handlers."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record."""

@@ -27,7 +27,7 @@ _EXTRAS = {
 
 
 def transport_at(url: str | None, config: Config | None, urls: str = TRANSPORT_URLS) -> TransportSettings:
-    """Return the transport for a URL or name; without one, the configuration's only transport.
+    """Return the transport for a URL or name; if none is given, the only transport of the configuration.
 
     `urls` are the example addresses in hints.
     """

@@ -22,7 +22,7 @@ _HARMLESS = frozenset(
         *("max_message_bytes", "retry", "limits", "reconnect"),
     }
 )
-"""Source settings that affect neither what runs nor what is sent where."""
+"""Settings of sources that change neither the code that runs nor the destination of sent variables."""
 _PLAIN = r"[^\s'\"\\]+"
 _MAX_SHOWN = 4
 _MAX_LENGTH = 200

@@ -60,7 +60,7 @@ class CachedSource(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CacheHeader(msgspec.Struct, frozen=True, array_like=True):
-    """Header of a cache file: everything that the rest depends on."""
+    """Header of a cache file: the data that determines whether the cache is valid."""
 
     configuration: Mapping[str, str]
     """Digest of each configuration file."""

@@ -148,7 +148,7 @@ def _fields(spec: OperationSpec) -> list[str]:
 
 
 def _earlier_rows(workspace: Workspace, before: Catalogue | None) -> Iterator[_Row]:
-    """Yield the earlier rows of sources that are not open; another source may have the ids of one that failed."""
+    """Yield the earlier rows of sources that are not open; of a failed one, without ids that another source now has."""
     failed = {report.name for report in workspace.reports if report.state == "failed"}
     for entry in before.entries if before is not None else ():
         if (

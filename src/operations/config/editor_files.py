@@ -31,7 +31,7 @@ _IN_HOME = (
 _IN_SETTINGS = ("Claude/claude_desktop_config.json", "Code/User/mcp.json")
 _MAX_FILE_BYTES = 32 * 1024 * 1024
 _MIN_SIMILARITY = 0.85
-"""Minimum similarity that makes an unknown key a misspelling of one of ours."""
+"""Minimum similarity at which an unknown key counts as a misspelling of a supported one."""
 _TYPES = {
     "local": "stdio",
     "remote": "http",
@@ -51,7 +51,7 @@ def find_editor_files(directory: Path, environ: Mapping[str, str]) -> list[Path]
 
 
 def _has_servers(path: Path) -> bool:
-    """Whether a file has one of the tables of servers, which a malformed one may have too."""
+    """Whether a file mentions one of the tables of servers; a malformed file is not parsed for this."""
     try:
         if path.stat().st_size > _MAX_FILE_BYTES:
             return False
@@ -62,7 +62,7 @@ def _has_servers(path: Path) -> bool:
 
 
 def editor_servers(document: ConfigDocument) -> Iterator[SourceTable]:
-    """Yield the servers of a file; raise if it is not such a file."""
+    """Yield the servers of an editor's file; raise if the file has no table of servers."""
     for where in _WHERE:
         servers: Any = document.tree
         for part in where:

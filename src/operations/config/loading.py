@@ -157,7 +157,7 @@ class _ConfigReader:
             self.read(document.path.parent / Path(included).expanduser(), (checker, location))
 
     def _merge(self, checker: Checker, settings: FileSettings, written: Mapping[str, Any], key: Key) -> None:
-        """Merge a file's tables other than sources; report what two files define."""
+        """Merge the tables of a file, except its sources; report tables that two files define."""
         access = {
             pattern: rule if isinstance(rule, AccessRule) else AccessRule(scopes=rule)
             for pattern, rule in settings.access.items()
@@ -187,7 +187,7 @@ class _ConfigReader:
     def _take_interceptors(
         self, checker: Checker, filled: Mapping[str, Any], written: Mapping[str, Any], key: Key
     ) -> None:
-        """Keep the interceptors of a file, after those of the files before it."""
+        """Add the interceptors of a file, after the interceptors of earlier files."""
         if filled.get("interceptors"):
             from operations.config.interceptors import read_interceptors  # most files have none
 

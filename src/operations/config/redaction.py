@@ -162,7 +162,7 @@ def _walk_arguments(arguments: Iterable[str], hide: Hide) -> list[str]:
 
 
 def _hide(text: str) -> str:
-    """Return what is shown of a secret: the names of its variables, or `[redacted]`."""
+    """Return the replacement of a secret: the names of its variables, or `[redacted]`."""
     names = [f"${{{match[1]}}}" for match in re.finditer(_VARIABLE, text)]
     if not names:
         return REDACTED

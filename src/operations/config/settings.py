@@ -471,7 +471,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     variables: Mapping[str, str] = {}
     """The variables that `${…}` used, from the environment or a file; they may be secret."""
     file_variables: Mapping[str, str] = {}
-    """Those of `variables` that a variable file set."""
+    """The variables in `variables` that a variable file set."""
     unset_variables: frozenset[str] = frozenset()
     """The variables in `${…}` that are not set, with or without a default."""
     unusable: Mapping[str, str] = {}

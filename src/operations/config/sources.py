@@ -131,7 +131,7 @@ def _extend_import_path(source: Source, settings: PythonSettings, *, module: str
 
 
 def _with_advice(skip: Skipped, directory: Path) -> Skipped:
-    """Suggest `pythonpath` if a module imports another one of the project."""
+    """Suggest `pythonpath` if a module failed because it imports another module of the project."""
     missing = skip.reason.partition("cannot find module '")[2].partition("'")[0].partition(".")[0]
     if not missing or not ((directory / missing).is_dir() or (directory / f"{missing}.py").is_file()):
         return skip
@@ -200,7 +200,7 @@ def _is_refused(failure: CallError) -> bool:
 
 
 def _credentials_hint(source: Source, kinds: str) -> str:
-    """Return what to do about credentials that a server misses or refuses; `kinds` are the settings for them."""
+    """Return a hint about missing or refused credentials; `kinds` are the settings of credentials."""
     given = [key for key in ("auth", "security", "oauth", "headers") if source.written.get(key)]
     if source.is_direct:
         return "check --header" if given else "give a token with --header 'Authorization: Bearer ${TOKEN}'"

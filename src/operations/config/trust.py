@@ -1,6 +1,6 @@
 """Selection of the configuration: the nearest file, its owner, and whether the user trusts it.
 
-No configuration is read here: `actions` lists what one would run, and users trust the digest of that list.
+This module reads no configuration: `actions` lists the actions of one, and users trust the digest of that list.
 """
 
 from __future__ import annotations

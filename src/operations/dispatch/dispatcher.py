@@ -49,7 +49,7 @@ class _ActiveCall(Protocol):
 
     @property
     def id(self) -> str:
-        """The request id; empty without one."""
+        """The request id; empty if there is none."""
 
     @property
     def grant(self) -> Grant | None:
@@ -69,7 +69,7 @@ class Request(Deadline, kw_only=True):
     """One external call, decoded and authenticated; also the deadline of that call."""
 
     host: Dispatcher = None  # type: ignore[assignment]
-    """The dispatcher that runs the call; set by it."""
+    """The dispatcher that runs the call; the dispatcher sets it."""
     input: Any = None
     id: str = ""
     parent_id: str | None = None

@@ -107,7 +107,7 @@ class NestedCalls:
         return build_env(self._registry, context, invoke=self._invoke, stream=self._follow)
 
     def _invoke(self, operation_id: str, input: Any, context: OperationContext) -> Awaitable[ResponseEnvelope[Any]]:
-        """Run a nested call locally in the caller's slot (a second one could deadlock), else remotely."""
+        """Run a nested call in this registry and the caller's slot (a second slot could deadlock), or remotely."""
         if operation_id in self._registry.operations or self._remote is None:
             return self._registry.execute_nested(operation_id, input, self._complete(operation_id, context))
         return self._remote.call_for(context, operation_id, input)

@@ -83,7 +83,7 @@ class FairQueue(Generic[Q]):
         return True
 
     def pop_excess(self, caller: str) -> Q | None:
-        """Remove and return the last item of the caller with the most items; None if `caller` has as many.
+        """Remove and return the last item of the caller with the most items; None if `caller` itself has as many.
 
         With very many callers nothing is removed, to bound the cost: one peer may be able to use many names.
         """

@@ -12,9 +12,9 @@ _GROUP = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 
 
 def compact_listing(operation_ids: Iterable[str], *, tokens: int = 2_000) -> str:
-    """Return the ids by group: all of them if they fit into `tokens`, else some of each group, with its size.
+    """Return the ids by group: all ids if they fit into `tokens`, otherwise some ids and the size of each group.
 
-    `github.repos/get` is in the group `github.repos`; without a slash, the name's first word makes the group.
+    `github.repos/get` is in the group `github.repos`; for a name without a slash, its first word is the group.
     """
     ids = sorted(operation_ids)
     groups: defaultdict[str, list[str]] = defaultdict(list)

@@ -17,7 +17,7 @@ from operations.schema.dialects.keywords import SCHEMA, SCHEMA_LISTS, SCHEMA_MAP
 _ROOT = "#"
 _POINTER = "#/$defs/"
 _USUALLY_BOOLEAN = frozenset({"additionalProperties", "unevaluatedProperties", "unevaluatedItems"})
-"""Keywords whose usual values are booleans, which every reader of schemas accepts."""
+"""Keywords whose boolean values are kept: every reader of schemas accepts them there."""
 _encode = msgspec.json.Encoder().encode
 
 Place = Callable[[str], str]
@@ -38,10 +38,8 @@ class SharedDefinition(msgspec.Struct, frozen=True):
     """The key of each reference in the content."""
 
     def schema(self, place: Place, revise: Revise | None = None) -> Any:
-        """Return the schema; `place` returns the reference to a key, and `revise` the replacement of a schema.
-
-        `revise` gets every schema in it before its parts, except booleans of keywords such as
-        `additionalProperties`.
+        """Return the schema; `place` returns the reference to a key, and `revise` the replacement of a schema. `revise`
+        is called for every schema in it, outer ones first, except booleans of keywords such as `additionalProperties`.
         """
         return _relinked(self.content, lambda reference: place(self.keys[reference]), revise)
 

@@ -36,8 +36,8 @@ def refer_by_key(key: str) -> str:
 class TypeWriter:
     """Collects the TypedDicts of one module. Names depend only on the schemas and on their order.
 
-    No TypedDict has one of the names in `taken`. `functions` are the names of the operations: one that is called `list`
-    would hide the type, so annotations then use `_list`, which `imports` defines.
+    No TypedDict has one of the names in `taken`. `functions` are the names of the operations. An operation named `list`
+    would hide the type, so annotations use `_list` instead, which `imports` defines.
     """
 
     def __init__(self, taken: Sequence[str] = (), functions: Iterable[str] = ()) -> None:
@@ -56,7 +56,7 @@ class TypeWriter:
         return self._annotation(self.hoisted(document, hint).schema(refer_by_key), hint, 0)
 
     def imports(self) -> str:
-        """Return the imports of types whose names are those of operations."""
+        """Return the imports of types that have the name of an operation."""
         return "".join(f"from {_SOURCES[name]} import {name} as _{name}\n" for name in self._hidden)
 
     def visible(self, annotation: str) -> str:

@@ -37,7 +37,7 @@ class Rendering(msgspec.Struct, frozen=True, kw_only=True):
 
     max_characters: int = 20_000
     fields: Sequence[str] = ()
-    """Paths of the data that is kept, such as `name` and `owner.login`, also inside lists; everything without one."""
+    """Paths of the data to keep, such as `name` and `owner.login`, also inside lists; if empty, all data is kept."""
     redact: Redaction = False
 
     def result(self, envelope: ResponseEnvelope[Any]) -> ToolResult:
@@ -176,7 +176,7 @@ def _beginning(data: Any, left: list[int]) -> Any:
 
 
 def as_text(data: Any) -> str:
-    """Return data as JSON, a string as it is."""
+    """Return data as JSON text; a string is returned unchanged."""
     return data if isinstance(data, str) else _encode(data).decode()
 
 

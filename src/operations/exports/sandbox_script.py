@@ -33,7 +33,7 @@ _MAX_DEPTH = 100
 _MAX_NODES = 200_000
 _MAX_CHARACTERS = 16 * 1024 * 1024
 _SUSPENSIONS = 1_000
-"""Suspensions of the sandbox beyond those of the calls: imports, lookups of names."""
+"""Suspensions of the sandbox in addition to calls, for imports and lookups of names."""
 
 
 class ScriptCalls(Protocol):

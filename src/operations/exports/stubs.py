@@ -62,7 +62,7 @@ def make_stubs(specs: Iterable[OperationSpec]) -> Stubs:
 
 
 def write_stubs(stubs: Stubs, folder: Path) -> list[str]:
-    """Write the files that changed and delete those of removed namespaces; return their names.
+    """Write changed files and delete the files of removed namespaces; return the names of both.
 
     A directory with files that were not generated is refused.
     """

@@ -58,7 +58,7 @@ class ToolOptions(TypedDict, total=False):
     read_only: bool
     """Leave out mutations."""
     identity: Identity | None
-    """Select only operations that this identity may call; calls have its rights, without one the program's own.
+    """Select only operations that this identity may call, and call them with its rights, not the program's.
     """
     approval: Approval | None
     """Decides which calls run."""
@@ -69,9 +69,9 @@ class ToolOptions(TypedDict, total=False):
     max_characters: int
     """Length of a result's text: 20,000 by default."""
     fields: Sequence[str]
-    """Paths of the data that is kept, such as `name` and `owner.login`; everything without one."""
+    """Paths of the data to keep, such as `name` and `owner.login`; if empty, all data is kept."""
     redact: Redaction
-    """Which values are replaced: True for what looks like a secret, patterns of field names, or a function."""
+    """Which values are replaced: True (values that look like secrets), patterns of field names, or a function."""
 
 
 class ModelTool(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,8 +102,9 @@ class ModelTool(msgspec.Struct, frozen=True, kw_only=True):
 class ToolSet:
     """Operations as tools: their definitions for each provider, and `call`.
 
-    With an identity, the set has only what the identity may call, and calls go through a dispatcher, which checks
-    access. Without one, calls are the program's own. Changes of the registry are visible immediately.
+    With an identity, the set has only operations that the identity may call, and calls go through a dispatcher, which
+    checks access. Without an identity, calls have the program's own rights. Changes of the registry are visible
+    immediately.
     """
 
     def __init__(self, registry: CallingRegistry, **options: Unpack[ToolOptions]) -> None:

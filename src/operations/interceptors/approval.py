@@ -66,11 +66,11 @@ Ask = Callable[[ApprovalRequest], Awaitable[Approved | Refused | bool]]
 
 
 class Approval:
-    """An interceptor with a policy for each pattern on ids: `allow`, `ask` or `deny`; the first match decides.
+    """An interceptor with a policy for each pattern of ids: `allow`, `ask` or `deny`; the first match decides.
 
     `mutations` is the policy of mutations that no pattern matches; other operations are allowed. `ask` decides on a
-    call that needs consent. Without it the caller is asked, as by `context.ask`: an MCP elicitation, a question on the
-    terminal. A call is refused if no one can be asked, if `ask` raises an exception, or after `timeout` seconds.
+    call that needs consent. Without `ask` the caller is asked, as by `context.ask`: an MCP elicitation, a question on
+    the terminal. A call is refused if no one can be asked, if `ask` raises an exception, or after `timeout` seconds.
 
     A refusal is `ACCESS_DENIED` with `reason` `NOT_APPROVED`. A stream needs consent once, before it begins. Each
     nested call needs its own.

@@ -40,9 +40,8 @@ KeyPart = Literal["identity", "operation", "namespace"]
 
 
 class Only:
-    """An interceptor for some operations: ids that a shell pattern of `operations` matches and none of `exclude`.
-
-    `types` are the types of operation, all without it.
+    """An interceptor for some operations: those whose id matches a shell pattern in `operations` and none in `exclude`.
+    `types` limits it to some types of operations.
     """
 
     def __init__(

@@ -28,7 +28,7 @@ class Cache:
     (scopes and resources), or `everyone` who may call the operation. Calls with different metadata, such as credentials
     of a call, never share. Each caller gets a copy. Mutations and streams pass through.
 
-    At most `max_entries` results of `max_bytes` bytes in all are kept; those used least recently go first.
+    At most `max_entries` results of `max_bytes` bytes in all are kept; the least recently used ones are evicted first.
     """
 
     def __init__(

@@ -19,8 +19,8 @@ class CircuitBreaker:
     """Opens when, of at least `minimum` calls within `window` seconds, the share `failure_rate` or more failed.
 
     While it is open, calls are refused with `UNAVAILABLE`, `reason` `CIRCUIT_OPEN` and `retryAfter`. After
-    `open_seconds` it is half-open: `probes` calls at a time are let through. One that succeeds closes it, one that
-    fails opens it again.
+    `open_seconds` it is half-open: `probes` calls at a time are let through. A call that succeeds closes it, and a call
+    that fails opens it again.
 
     A failure is `UNAVAILABLE`, `TIMEOUT` or `EXECUTION_ERROR`, an HTTP status below 500 excepted. Other errors count as
     successes: the upstream answered. A stream is a failure when it fails before or after its items, else a success.

@@ -20,7 +20,7 @@ class ConcurrencyLimit:
     """Runs at most `limit` calls of each key at a time; `queue` more wait, in order, at most `max_wait` seconds.
 
     Other calls are refused with `UNAVAILABLE` and `reason` `CONCURRENCY_LIMIT`. A stream holds its slot until it ends.
-    A call that is nested in one with a slot needs no other, so that it cannot wait for its own caller.
+    A call that is nested in a call with a slot needs no second slot, so that it cannot wait for its own caller.
     """
 
     def __init__(

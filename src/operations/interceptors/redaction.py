@@ -28,7 +28,8 @@ _LONGEST_JSON = 1024 * 1024
 class FieldRedactor:
     """Replaces values of fields whose names match `fields`, and strings that match `patterns` (regular expressions).
 
-    Unlike `redaction.Redactor` it replaces only what it is configured for, because callers use the results."""
+    Unlike `redaction.Redactor`, it replaces nothing beyond `fields` and `patterns`, because callers use the results.
+    """
 
     def __init__(self, fields: Iterable[str] = SECRET_NAMES, patterns: Iterable[str] = ()) -> None:
         if isinstance(fields, str) or isinstance(patterns, str):

@@ -67,10 +67,10 @@ class Jobs:
         return operation.spec.durable or isinstance(self._store, MemoryJobStore)
 
     def of(self, identity: Identity | None, *, exposure: Exposed | None = None) -> Jobs:
-        """Return the jobs as one caller may use them: its own, and all with the scope `jobs.admin`.
+        """Return the jobs that one caller may use: its own, or with the scope `jobs.admin` all jobs.
 
-        None is an anonymous caller. It can fetch jobs whose id it knows, and list none. A caller uses jobs of
-        operations that it may call: with the scopes that they require, and only those that `exposure` serves.
+        None is an anonymous caller. It can fetch jobs whose id it knows, and list none. A caller may use only jobs of
+        operations that it may call: it needs their scopes, and `exposure` must serve them.
         """
         view = object.__new__(Jobs)
         view._limits, view._store = self._limits, self._store
@@ -91,8 +91,8 @@ class Jobs:
     ) -> str:
         """Submit a call and return the id of the job; its outcome is kept for `keep` seconds, by default for a day.
 
-        The job runs with the rights of the submitter: of the identity that `of` was given, else of `identity`. The
-        handler of a job in this process can ask `client`.
+        The job runs with the rights of the submitter: the identity that was passed to `of`, or `identity`. The handler
+        of a job in this process can ask `client`.
         """
         if keep is None:
             keep = self.keep_seconds

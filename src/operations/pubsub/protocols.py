@@ -40,7 +40,7 @@ Receive = Callable[[bytes, Arrival], None]
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What a transport guarantees; the call protocol adds the rest."""
+    """The guarantees of a transport; the call protocol compensates for missing ones."""
 
     delivery: Literal["at-most-once", "at-least-once"] = "at-most-once"
     knows_no_responders: bool
@@ -61,10 +61,11 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     addresses_operations: bool = False
     """Whether a request goes to `work.<namespace>/<operation>` instead of `work.<namespace>`, where workers listen."""
     addresses_workers: bool = False
-    """Whether a request can go to one worker that listens at `work.<namespace>`: to
-    `direct.<peer>/<namespace>/<operation>`. It arrives as if it had been sent to all of them."""
+    """Whether a request can be addressed to a single worker: `direct.<peer>/<namespace>/<operation>`. It arrives at the
+    worker's listener for `work.<namespace>`.
+    """
     overheard: bool = False
-    """Whether peers that may send to `control.…` and `peer.…` also receive what others send there."""
+    """Whether peers that may send to `control.…` and `peer.…` also receive messages of others there."""
     durable: bool = False
     """Whether messages can be stored now: there is a `Stores` part, and its server supports it."""
     codec: Literal["json", "msgpack"] = "json"
@@ -294,7 +295,7 @@ class ReportsCongestion(Protocol):
     """Reports when its server reads more slowly than this end sends."""
 
     def watch_congestion(self, changed: Callable[[bool], None]) -> Stop:
-        """Call `changed` with True when much is unsent, also now, and with False when it no longer is."""
+        """Call `changed(True)` when much is unsent, immediately if it already is, and `changed(False)` when no longer."""
 
 
 class TransportWrapper:

@@ -53,7 +53,7 @@ _SCHEMES: dict[str, Open] = {
 def connect(url: str, **options: Any) -> AbstractAsyncContextManager[Any]:
     """Open the transport that a URL names: `async with connect("nats://127.0.0.1:4222") as transport:`.
 
-    A library that is missing names the extra to install. The options are those of the transport:
+    The error for a missing library names the extra to install. The options are those of the transport:
     `operations.pubsub.memory|redis|nats.connect`, `operations.calls.hub.spoke.Spoke`.
     """
     check_address(url)

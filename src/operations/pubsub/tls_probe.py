@@ -30,7 +30,7 @@ def is_reachable(error: Exception) -> bool:
 
 
 def has_no_tls(error: Exception) -> bool:
-    """Whether a TLS handshake may have failed because the server does not use TLS; one that sends an alert does."""
+    """Whether a TLS handshake may have failed because the server does not use TLS; an alert shows that it does."""
     cause = error.__cause__ or error
     return not isinstance(cause, ssl.SSLError) or cause.reason in _NOT_TLS
 

@@ -290,7 +290,7 @@ class WebSocketLink(picows.WSListener):
         self._loop.call_soon(self._handle_backlog)
 
     def _handle_backlog(self) -> None:
-        """Handle one turn of the messages that wait; the rest in the next iteration of the event loop."""
+        """Handle the waiting messages of one turn; the others follow in the next iteration of the event loop."""
         self._handles = False
         messages, turn = self._messages, self.turn
         turn.begin()
@@ -330,7 +330,7 @@ class WebSocketLink(picows.WSListener):
         self.is_slow = True
 
     def resume_writing(self) -> None:
-        """Called by picows once the peer has read most of it."""
+        """Called by picows once the peer has read most of the unsent data."""
         self.is_slow = False
         if self._pong is not None and not self._flushes:
             self._schedule_flush()

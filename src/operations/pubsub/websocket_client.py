@@ -78,7 +78,7 @@ async def connect(
 
 
 async def diagnose(url: str, error: Exception) -> CallError | None:
-    """Return what is certainly wrong with an address that cannot be connected to: TLS expected or not expected."""
+    """Return the error if the scheme of an address does not match the server: TLS is missing, or not expected."""
     details = error.details if isinstance(error, CallError) and isinstance(error.details, dict) else {}
     if not is_reachable(error) or details.get("status", _BAD_REQUEST) not in (0, _BAD_REQUEST):
         return None

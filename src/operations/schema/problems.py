@@ -40,7 +40,7 @@ class Problem(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 def collect_errors(schema: Checks, value: Any) -> list[Problem]:
-    """Return every problem of `value`, those of properties before those of their object; empty if valid."""
+    """Return every problem of `value`; problems of properties come before those of their object. Empty if valid."""
     return schema.errors(value)
 
 

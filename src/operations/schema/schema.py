@@ -81,7 +81,9 @@ class Schema:
         return self._explainer.joined(value, problems, found) if found else problems
 
     def redact(self, value: Any) -> Any:
-        """Return `value` with `"[redacted]"` for what the schema marks as a secret: `writeOnly`, `format: password`."""
+        """Return `value` with `"[redacted]"` in place of values that the schema marks as secret (`writeOnly`, `format:
+        password`).
+        """
         return self._explainer.hidden(value).redacted(value, ())
 
     def cast(self, value: Any, policy: Policy = "cast") -> Any:
@@ -422,7 +424,7 @@ class _DeferredSchema(Schema):
 def deferred_schema(write: Write, definitions: Definitions | None = None) -> Schema:
     """Return a Schema whose document `write` returns on first use; otherwise like `from_schema`.
 
-    For sources with many operations of which a program calls few. `definitions` are shared with the other schemas of
+    For sources with many operations, few of which a program calls. `definitions` are shared with the other schemas of
     the same source.
     """
     return _DeferredSchema(write, definitions)

@@ -57,7 +57,7 @@ class SearchDocument(msgspec.Struct, frozen=True):
     type: str = ""
     """query, mutation or subscription."""
     method: str = ""
-    """The HTTP method and path; empty without them."""
+    """The HTTP method and path; empty if there are none."""
     path: str = ""
     tags: Sequence[str] = ()
     fields: Sequence[str] = ()
@@ -185,7 +185,7 @@ class SearchIndex:
         return [*found, *(each for each in shorter if each in self._postings)]
 
     def _score(self, term: _Term) -> dict[int, float]:
-        """Return what a term adds to each document's score: the score of its best alternative."""
+        """Return the score that a term adds to each document: that of its best alternative."""
         best: dict[int, float] = {}
         for word, weight in term.alternatives.items():
             factor = 3 * self._idf.get(word, 0.0) * weight * (_VERB_WEIGHT if word in VERBS else 1.0)
@@ -203,7 +203,7 @@ class SearchIndex:
 
 
 def _analyse(document: SearchDocument) -> tuple[dict[str, list[str]], _Entry]:
-    """Return the stems of each field of a document, and what the index keeps of it."""
+    """Return the stems of each field of a document, and its entry in the index."""
     plain = _plain(document.description[: _MAX_DESCRIPTION * 2])[:_MAX_DESCRIPTION]
     sentence = _first_sentence(plain)
     namespace, _, name = document.id.rpartition(".")
@@ -235,7 +235,7 @@ def _analyse(document: SearchDocument) -> tuple[dict[str, list[str]], _Entry]:
 
 
 def _intent_of_method(document: SearchDocument, ends_in_parameter: bool) -> str:
-    """Return the intent that an HTTP method expresses; else that of the operation's type."""
+    """Return the intent of an HTTP method; without a method, the intent of the operation's type."""
     if document.method.upper() == "POST" and ends_in_parameter:
         return "update"
     return _METHODS.get(document.method.upper()) or _TYPES.get(document.type, "")

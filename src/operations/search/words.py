@@ -317,4 +317,4 @@ VERBS: dict[str, str] = {stem(word): intent for intent, listed in _VERBS.items()
 """The intent (read, create, update, delete; write for any change) that a verb's stem expresses."""
 
 SCOPES: frozenset[str] = frozenset(stem(word) for word in _SCOPES.split())
-"""Stems of words that narrow an operation to some of its kind."""
+"""Stems of qualifiers, such as `legacy` or `public`, which make an operation more specific."""

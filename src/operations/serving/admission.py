@@ -124,7 +124,7 @@ class Admission:
     def admit_known(
         self, scope: Scope, headers: Mapping[bytes, bytes], audience: str | None, token: str | None = None
     ) -> Caller | None:
-        """Return an anonymous caller, or one whose token is cached; None if a token must be verified."""
+        """Return an anonymous caller, or a caller whose token is cached; None if a token must be verified."""
         if headers.get(b"host") not in self._known_hosts or b"origin" in headers or _SITE in headers:
             self.check_source(headers)
         shown = find_token(headers)

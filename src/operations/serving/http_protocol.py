@@ -26,7 +26,7 @@ _MAX_FRAMING_BYTES = 64 << 10
 _FRAMING_OF_A_PART = 16
 """Bytes of framing that each part of a body may have beside that limit."""
 _HEAD_SECONDS = 10.0
-"""Seconds for a head, and for the rest of a body whose request has its response."""
+"""Seconds to receive a head, and to receive the rest of a body after its request got the response."""
 _UNREAD_SECONDS = 30.0
 """Seconds within which a client must read some of the data that waits for it."""
 _REFUSAL = "HTTP/1.1 {}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
@@ -89,7 +89,7 @@ class HTTPProtocol(asyncio.Protocol):
         self._limit(_HEAD_SECONDS)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the running request; those that wait never run."""
+        """End the running request; waiting requests never run."""
         self.state.connections.discard(self)
         if self._timer is not None:
             self._timer.cancel()

@@ -19,7 +19,7 @@ from operations.serving.http.idempotency import IdempotencyStore
 from operations.serving.limits import Limits
 
 if TYPE_CHECKING:
-    from operations.calls.hub import Hub  # an application without one need not import it
+    from operations.calls.hub import Hub  # not imported by applications without it
 
 MCP_PATH = "/mcp"
 METADATA_PATH = "/.well-known/oauth-protected-resource"

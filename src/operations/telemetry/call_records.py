@@ -165,7 +165,8 @@ class CallRecords:
         )
         self.running[record.number] = self._records[record.number] = record
         self._of_callers.setdefault(caller, {})[record.number] = None
-        # Peers choose the ids of their requests: one that is taken, or could be one of ours, is not found by its id.
+        # Peers choose the ids of their requests: a call with an id that is in use, or looks like ours, is not found by
+        # its id.
         if protocol != "ws" or kind == "local" or not is_own_request_id(record.request_id):
             self._by_id.setdefault(record.request_id, record)
         self._traces.setdefault(record.trace_id, {})[record.number] = record
@@ -280,7 +281,7 @@ class CallRecords:
             self.changed(change, record)
 
     def _trace_of(self, trace_parent: object, parent: str | None, caller: str | None, *, is_own: bool) -> str:
-        """Return the trace of a call: of its request, of its parent if that runs here, else a new one."""
+        """Return the trace of a call: that of its request, or of a parent that runs here; otherwise a new one."""
         matched = _TRACE_PARENT.fullmatch(trace_parent) if isinstance(trace_parent, str) else None
         if matched is not None:
             return matched[1]
@@ -290,7 +291,7 @@ class CallRecords:
         return f"{self._epoch}{self._last:016x}"
 
     def _evict(self, caller: str | None) -> None:
-        """Drop the oldest record, of this caller if it has too many; a running call keeps its record until it ends."""
+        """Drop the oldest record, or the oldest of this caller if it has too many; running calls stay recorded."""
         own = self._of_callers[caller]
         number = next(iter(own if 2 * len(own) > self._max_records else self._records))
         record = self._records.pop(number)
@@ -315,7 +316,7 @@ class CallRecords:
 
 
 def caller_name(identity: Identity | None) -> str | None:
-    """Return the id of an identity; one that is too long or not valid Unicode is truncated and gets a digest."""
+    """Return the id of an identity; an id that is too long or not valid Unicode is truncated, and a digest is added."""
     if identity is None:
         return None
     name = identity.id

@@ -24,7 +24,8 @@ class Counters:
     """Counts since the start; `in_flight` is the current number of running and queued calls and streams.
 
     They belong to one transport. Several wrappers of one transport (such as a SignedTransport per session) are ends of
-    one connection: a response counts at the end that made the call; a message that belongs to none counts at each.
+    one connection: a response counts at the wrapper that made the call; a message without a call counts at every
+    wrapper.
     """
 
     __slots__ = ("_in_flight", "_unsent", *_NAMES)

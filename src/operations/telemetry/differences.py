@@ -1,4 +1,4 @@
-"""Differences between a result and its output schema: what normalising changed, and what still does not match."""
+"""Differences between a result and its output schema: the changes by normalising, and the remaining mismatches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Difference(msgspec.Struct, frozen=True, omit_defaults=True):
     """The original value in a few characters; None if there was none."""
     became: str | None = None
     detail: str | None = None
-    """What is wrong with a value that was kept or replaced."""
+    """The problem of a value that was kept or replaced."""
 
 
 def differences_of(given: Any, data: Any, problems: Sequence[Problem]) -> list[Difference]:

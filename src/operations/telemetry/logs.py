@@ -31,7 +31,7 @@ class LogContext:
 class JSONFormatter(logging.Formatter):
     """Writes a record as JSON on one line: `time`, `level`, `logger`, `message`, and further fields.
 
-    `request_id` and `operation` are those of the record, else of the current call. `trace_id` and `span_id` are of the
+    `request_id` and `operation` come from the record, or from the current call. `trace_id` and `span_id` are of the
     current OpenTelemetry span. `traceback` is that of an exception. Further attributes of the record are added.
     """
 

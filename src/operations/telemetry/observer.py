@@ -72,7 +72,7 @@ class Observation:
         """Handle a result, or an item of a stream, that the output schema changed or that still does not match it."""
 
     def end(self, outcome: str, error: BaseException | None) -> None:
-        """Handle the end: `ok`, `tool_error` for an MCP error result, else the code of the error."""
+        """Handle the end: `outcome` is `ok`, `tool_error` for an MCP error result, or the code of the error."""
 
 
 class CallQueued(msgspec.Struct, frozen=True):

@@ -31,7 +31,8 @@ def has_provider() -> bool:
 class OpenTelemetryObserver:
     """Makes a span for each call: SERVER for a served call, INTERNAL for a local one.
 
-    A served call's parent is in its metadata; a local call's is the current span, else that of its metadata.
+    The parent of a served call is in its metadata. The parent of a local call is the current span, or else in its
+    metadata.
     """
 
     def begin(self, call: Call) -> Observation:

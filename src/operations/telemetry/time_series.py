@@ -98,7 +98,7 @@ class TimeSeries:
             self._count(("worker", worker), second, bucket, failed)
 
     def rows(self, name: str, key: Key = ALL) -> list[Row]:
-        """Return the finished steps of a range (`15m`, `1h`, `6h`), from the first call in it on."""
+        """Return the finished steps of a range (`15m`, `1h`, `6h`), beginning with its first call."""
         step, count = RANGES[name]
         series = self._get(key)
         cells = {} if series is None else series.cells[step]

@@ -1,7 +1,8 @@
-"""Hosts with a network of their own between them: network namespaces where they can be made, else TCP proxies.
+"""Hosts and a separate network between them: network namespaces if the user may create them, else TCP proxies.
 
-Namespaces hang on two switches with one cable between them: a host can be unplugged, its connections reset, or the
-whole network split. Nothing outside the namespaces is touched. Behind proxies every host has one to reach the broker.
+Namespaces are connected to two switches with one cable between them: a host can be unplugged, its connections reset, or
+the whole network split. Nothing outside the namespaces is touched. With proxies, every host reaches the broker through
+its own proxy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A state machine of faults: kills, freezes, cuts and restarts of servers, workers and connections, under load.
+"""A state machine of faults: servers, workers and connections are killed, frozen, closed and restarted under load.
 
 Each step is a rule that hypothesis chooses. The history is checked at the end of every schedule: each call ended once
 and in time, no mutation ran twice, no stream has a gap, and once everything is whole again calls are answered.
@@ -50,7 +50,7 @@ MOMENTS = st.sampled_from([0.0, 0.01, 0.05, 0.2, 0.5])
 class Schedule(RuleBasedStateMachine):
     """One bus, up to three workers in separate processes, one caller; every link goes through a proxy.
 
-    What may be chosen depends on earlier choices alone, never on what became of them: hypothesis insists.
+    The possible choices depend only on earlier choices, never on their outcomes, as hypothesis requires.
     """
 
     transport = "redis"

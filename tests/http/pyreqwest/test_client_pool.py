@@ -134,7 +134,7 @@ async def test_turns_are_taken_in_order_and_passed_on() -> None:
     assert await waiting[1] is pooled
     assert not waiting[2].done()
     pool.release(pooled)
-    waiting[2].cancel()  # it has its turn, and cannot take it
+    waiting[2].cancel()  # it got the client, and is cancelled before it takes it
     await asyncio.wait(waiting)
     assert _taken(pool) is pooled
     pooled.client.close()

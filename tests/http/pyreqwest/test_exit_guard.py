@@ -48,7 +48,7 @@ async def test_answers_that_come_after_the_end_of_the_interpreter_do_no_harm() -
         upload = (await reader.readuntil(b"\r\n\r\n")).startswith(b"POST")
         arrived.release()
         await ending.wait()
-        await asyncio.sleep(0.02 * next(turns))  # one after the other, so that some come when nothing is left
+        await asyncio.sleep(0.02 * next(turns))  # one after the other, so that some responses arrive after the end
         if upload:
             await reader.read(1 << 20)
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")

@@ -23,7 +23,7 @@ from operations.pubsub.nats.credentials import _write_key, encode_seed
 
 
 class Certificates:
-    """A certificate for 127.0.0.1, signed by an authority of its own."""
+    """A certificate for 127.0.0.1, signed by its own authority."""
 
     def __init__(self, folder: Path) -> None:
         self.authority, self.certificate, self.key = (folder / name for name in ("ca.pem", "cert.pem", "key.pem"))

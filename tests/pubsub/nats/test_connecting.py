@@ -1,4 +1,4 @@
-"""Connecting: every way to say who one is, TLS, clusters, and servers that are not there."""
+"""Connecting: every kind of credentials, TLS, clusters, and servers that are not running."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Durable calls in JetStream: at least once, once where nothing fails, set aside after three deaths."""
+"""Durable calls in JetStream: they run at least once, exactly once without failures, and become dead letters after
+three lost workers.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ asyncio.run(main())
 
 
 class Mail:
-    """A durable operation that says what it did, and waits where it is told to."""
+    """A durable operation that records its runs, and waits if the test requests it."""
 
     def __init__(self) -> None:
         self.sent: list[str] = []
@@ -77,7 +79,7 @@ class Post:
         return handler
 
     async def dead(self) -> list[dict[str, Any]]:
-        """What was set aside."""
+        """The dead letters."""
         end = await self.end()
         found = []
         for sequence in range(1, 10):
@@ -235,7 +237,7 @@ async def test_no_more_is_taken_than_may_run(post: Post) -> None:
 
 @pytest.mark.fault(37, on="nats")
 async def test_a_request_that_kills_three_workers_is_dead_lettered_and_others_continue(post: Post) -> None:
-    """Fault 37: a request that kills whoever runs it."""
+    """Fault 37: a request that kills its worker."""
     pending = PendingRequestMap(await post.end())
     workers: list[asyncio.subprocess.Process] = []
     ended = asyncio.Event()

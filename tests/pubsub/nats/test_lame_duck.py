@@ -21,7 +21,7 @@ QUICK: dict[str, Any] = {"shortest_delay": 0.02, "longest_delay": 0.2, "heartbea
 
 
 class Watched:
-    """A transport of which losses are noted: a move must not be one."""
+    """A transport that records lost connections: a move must not count as one."""
 
     def __init__(self, transport: NatsTransport) -> None:
         self.transport = transport
@@ -31,7 +31,7 @@ class Watched:
 
 @contextlib.asynccontextmanager
 async def peers(servers: list[NatsServer]) -> AsyncIterator[tuple[Watched, Watched]]:
-    """A caller and a worker at the first server, who know the others."""
+    """A caller and a worker at the first server; both know the other servers."""
     async with (
         connect(servers[0].url, name="caller", **QUICK) as caller,
         connect(servers[0].url, name="worker", **QUICK) as worker,
@@ -87,7 +87,7 @@ async def test_calls_and_streams_go_on_while_their_server_shuts_down() -> None:
             assert (caller.lost, worker.lost) == ([], [])
             assert (pending.counters.duplicate, handler.counters.duplicate) == (0, 0)
             await until(lambda: not caller.transport._moving and not worker.transport._moving)
-            # The server is gone, and nobody notices.
+            # After the move, the old server can be killed without any effect.
             servers[0].kill()
             assert (await pending.call("work.add", {"number": 1})).data == 2
             assert (caller.lost, worker.lost) == ([], [])

@@ -1,4 +1,4 @@
-"""The permissions that the guide shows: everything works with them, and nobody gets out of their own."""
+"""The permissions that the guide shows: everything works with them, and no user can exceed its own."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class House:
 
 @operation(id="stock.left", type="query")
 async def left(item: str) -> int:
-    await asyncio.sleep(0.15)  # so long that the worker tells the caller that it has the call
+    await asyncio.sleep(0.15)  # long enough for the worker to send call.accepted
     return 12
 
 
@@ -122,7 +122,7 @@ async def test_only_workers_respond_or_announce(house: House) -> None:
     bob.send("control.stock", forged)
     assert (await call).data == 12
     assert pending.counters.foreign == 0
-    # What bob may send to workers is not what is sent there.
+    # Bob may publish to these subjects, but workers do not accept these events there.
     assert handler.counters.foreign == 2
 
 

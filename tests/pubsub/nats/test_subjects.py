@@ -1,4 +1,4 @@
-"""Addresses and subjects: every end has its own, and nothing that a peer says becomes a command."""
+"""Addresses and subjects: each peer has its own, and no text of a peer becomes a protocol command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The transport of bytes over a real server: groups, order, what nobody gets, what is lost."""
+"""The NATS transport on a real server: groups, order, messages without a listener, lost messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client protocol: whatever way the bytes are cut, the same operations come out of them."""
+"""The client protocol: the parsed operations do not depend on how the bytes are split."""
 
 from __future__ import annotations
 

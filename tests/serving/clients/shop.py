@@ -1,4 +1,4 @@
-"""A registry with one operation of every shape, for the clients that nobody here wrote."""
+"""A registry with one operation of every kind, for third-party clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that nobody here wrote read the served document and call what it describes."""
+"""Third-party clients read the served document and call the operations that it describes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ DOCUMENTS = os.environ.get("OPERATIONS_TEST_DOCUMENTS")
 
 
 def run(*command: str | Path, cwd: Path | None = None, seconds: float = 300) -> str:
-    """Run a program; its whole output is the failure where it fails."""
+    """Run a program; if it fails, fail the test with its whole output."""
     environment = {**os.environ, "PATH": f"{TOOLS}{os.pathsep}{os.environ['PATH']}", "NO_COLOR": "1"}
     done = subprocess.run(
         [str(part) for part in command],
@@ -117,7 +117,7 @@ def test_schemathesis_finds_nothing(shop: str, tmp_path: Path, version: str, see
 
 @operation(namespace="closed", type="query", access_control=AccessControl(required_scopes=["admin"]))
 async def reveal(value: int) -> int:
-    """Return a value to those who may know it."""
+    """Return a value, for callers with the scope."""
     return value
 
 
@@ -145,7 +145,7 @@ def test_redocly_finds_no_error(shop: str, tmp_path: Path, version: str) -> None
 def test_a_client_of_openapi_python_client_calls_and_streams(shop: str, document: Path, tmp_path: Path) -> None:
     command = ("generate", "--path", document, "--meta", "none", "--output-path", tmp_path / "shop_client")
     assert "WARNING" not in run(tool("openapi-python-client"), *command)
-    # The client lies in the working directory.
+    # The generated client is in the working directory.
     code = f"import sys; sys.path.insert(0, '.'); exec(open({str(HERE / 'call_python.py')!r}).read())"
     told = run(tool("python"), "-c", code, shop, "shop_client", cwd=tmp_path)
     assert json.loads(told) == {
@@ -215,7 +215,7 @@ FORMATS = {
 
 
 def walk(value: Any, schema: Any, definitions: Any, visit: Callable[[Any, Any], Any]) -> Any:
-    """A value with each of its parts as `visit` gives it for the schemas that it has to fit."""
+    """Return a value with each part replaced by `visit(part, schema)`."""
     if isinstance(schema, bool):
         return value
     for part in [*schema.get("allOf", ()), *schema.get("anyOf", ()), *schema.get("oneOf", ())]:
@@ -232,12 +232,12 @@ def walk(value: Any, schema: Any, definitions: Any, visit: Callable[[Any, Any], 
 
 
 def formatted(value: Any, schema: Any) -> Any:
-    """A text of the format that its schema asks for."""
+    """A string of the format that its schema requires."""
     return FORMATS.get(schema.get("format", ""), value) if isinstance(value, str) else value
 
 
 def refuse_misformatted(value: Any, schema: Any) -> Any:
-    """Refuse what the API itself would refuse; formats and sizes are not checked on the way to it."""
+    """Refuse values that the API itself would refuse: formats and sizes are not checked before."""
     kind = schema.get("format")
     too_large = kind == "int64" and isinstance(value, int) and not -(2**63) <= value < 2**63
     if too_large or (isinstance(value, str) and kind in FORMATS and not CHECKERS[kind].is_valid(value)):
@@ -251,7 +251,7 @@ CHECKERS = {
 
 
 def answering(imported: Operation[Any]) -> Operation[Any]:
-    """An imported operation that answers with a small result that fits, instead of calling its API."""
+    """An imported operation that returns a small valid result instead of calling its API."""
     spec = imported.spec
 
     async def handle(input: Any, context: OperationContext) -> Any:

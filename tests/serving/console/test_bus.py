@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 
 class Waiting:
-    """Operations of a worker that the test holds up."""
+    """Operations of a worker that wait for the test."""
 
     def __init__(self) -> None:
         self.started = asyncio.Event()

@@ -1,4 +1,4 @@
-"""What the console's JSON says, and what happens to requests that are wrong, huge or hostile."""
+"""The console's JSON, and its responses to invalid, huge and hostile requests."""
 
 from __future__ import annotations
 

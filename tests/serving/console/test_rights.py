@@ -1,4 +1,4 @@
-"""Nobody sees in the console what is not theirs: operations, calls, traces, events, audit entries."""
+"""Callers see only what they may in the console: operations, calls, traces, events, audit entries."""
 
 from __future__ import annotations
 
@@ -321,7 +321,7 @@ async def test_a_caller_sees_and_changes_its_own_jobs_only(shop: Shop) -> None:
 
 
 SECRETS = {"ann": ("vault.put",), "eve": ("vault.",), "eye": ("vault.",)}
-"""What may not be in any answer to an identity, beside the names of others for those who do not watch."""
+"""Strings that no response may contain; callers without `operations:watch` may not see names of others either."""
 
 
 async def test_no_resource_shows_forbidden_data(served: ServedApp) -> None:

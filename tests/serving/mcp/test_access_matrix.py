@@ -73,7 +73,7 @@ Headers = dict[str, str]
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """A kind of request: what it is sent as, and what only a permitted caller finds in the answer."""
+    """A kind of request: how it is sent, and what only a permitted caller finds in the response."""
 
     name: str
     send: Callable[[str, Headers], Awaitable[Any]]
@@ -127,7 +127,7 @@ KINDS = [
 
 
 def identity_at_mcp(credential: Credential) -> Identity | None:
-    """Who a credential is at this endpoint, which accepts tokens for its own address too."""
+    """Return the identity of a credential at this endpoint, which also accepts tokens for its own address."""
     return Identity("caller", ("read", "write")) if credential.name == "audience of MCP" else credential.identity
 
 

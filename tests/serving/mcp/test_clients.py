@@ -1,4 +1,4 @@
-"""Clients that nobody here wrote: the SDK's, FastMCP's and the MCP Inspector's command line list and call."""
+"""Third-party clients list and call tools: the SDK's, FastMCP's and the MCP Inspector's command line."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ async def test_every_check_of_the_tasks_extension_passes(tmp_path: Path) -> None
 
 
 def _unmet(folder: Path) -> list[str]:
-    """What failed or was warned of, by name."""
+    """Return the names of failed checks and of warnings."""
     found: list[str] = []
     for path in folder.glob("*/checks.json"):
         for check in json.loads(path.read_text()):

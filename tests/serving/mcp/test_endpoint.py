@@ -1,4 +1,4 @@
-"""The MCP endpoint over HTTP: the fast path and the SDK's give equal answers, callers see only what is theirs."""
+"""The MCP endpoint over HTTP: the fast path and the SDK give equal responses, and callers see only what they may."""
 
 from __future__ import annotations
 
@@ -351,7 +351,7 @@ async def test_closing_the_endpoint_ends_calls_that_wait() -> None:
 
 @operation("shop.pay")
 async def pay(amount: int) -> str:
-    """Pay, without a context of its own."""
+    """Pay; the handler takes no context."""
     return f"paid {amount}"
 
 

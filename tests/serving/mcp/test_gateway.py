@@ -1,4 +1,6 @@
-"""A server that passes on what it imported, tells of changes, completes, reports calls and limits them."""
+"""A server that serves imported operations, notifies clients of changes, completes arguments, and limits and audits
+calls.
+"""
 
 from __future__ import annotations
 

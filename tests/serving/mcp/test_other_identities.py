@@ -1,4 +1,4 @@
-"""What one caller of the MCP endpoint has is out of reach for another, and ends with the caller's credentials."""
+"""Callers of the MCP endpoint cannot reach each other's sessions and calls, which end with their credentials."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ async def test_a_task_of_another_is_unknown(method: str) -> None:
                 _, found = await post(url, own, **shown("alice"), **{"mcp-name": task})
                 if found["result"]["status"] != "working":
                     break
-        assert found["result"]["status"] == "completed"  # nobody else has cancelled it
+        assert found["result"]["status"] == "completed"  # it was not cancelled
 
 
 @asynccontextmanager
@@ -130,7 +130,7 @@ async def until_closed(chunks: AsyncIterator[bytes]) -> None:
         try:
             async for _ in chunks:
                 pass
-        except httpx2.RemoteProtocolError:  # the response ends without its end
+        except httpx2.RemoteProtocolError:  # the response ends without its last chunk
             return
 
 

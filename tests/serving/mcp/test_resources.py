@@ -46,5 +46,5 @@ def test_template_values_round_trip(before: str, value: str) -> None:
 
 def test_a_template_is_not_tried_in_every_way() -> None:
     template = URITemplate("a://" + "-".join(f"{{v{index}}}" for index in range(50)) + "!")
-    # Tried in every way, this would take longer than the test may.
+    # With backtracking, this would take longer than the time limit of the test.
     assert template.match("a://" + "-" * 8_000) is None

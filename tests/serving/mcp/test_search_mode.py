@@ -20,7 +20,7 @@ from tests.serving.mcp.wire import message, post
 
 NAMES = ["search_operations", "describe_operations", "call_operation"]
 CHARACTERS_PER_TOKEN = 3
-"""Fewer than tokenizers have on average, so that the figure is not too low."""
+"""Fewer than the average of tokenizers, so that the number of tokens is not underestimated."""
 
 
 async def listed(url: str, **headers: str) -> list[Any]:

@@ -31,7 +31,7 @@ def text(value: str) -> dict[str, Any]:
 
 
 class HostileServer:
-    """What outlives a restart of the server: its address, its counts. Sessions do not."""
+    """The state that survives a restart of the server: its address and its counts, not its sessions."""
 
     def __init__(self) -> None:
         self.port = free_port()
@@ -220,7 +220,7 @@ async def _half() -> AsyncIterator[bytes]:
 
 @contextlib.asynccontextmanager
 async def hostile_server() -> AsyncIterator[HostileServer]:
-    """A running server; what happens to it meanwhile is the test's business."""
+    """A running server, which the test may stop and restart."""
     server = HostileServer()
     await server.start()
     try:

@@ -22,7 +22,7 @@ FORM = types.ElicitRequestFormParams(
 
 
 class ModernServer:
-    """Its tools, and what was seen of its calls."""
+    """Its tools, and a record of its calls."""
 
     def __init__(self) -> None:
         self.tools = {

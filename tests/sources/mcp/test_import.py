@@ -1,4 +1,4 @@
-"""The SDK is slow to import: it is imported when a server is opened, and reported in one line if missing."""
+"""The SDK is imported when a server is opened, because it is slow to import; a missing one is reported in one line."""
 
 import subprocess
 import sys

@@ -16,7 +16,7 @@ from tests.waiting import until
 
 @pytest.mark.slow
 async def test_ten_servers_that_each_take_a_second_load_concurrently(tmp_path: Path) -> None:
-    # None of them answers before all ten have started: loaded one by one, the first would wait for ever.
+    # None of them responds before all ten have started: loaded one by one, the first would never respond.
     async with asyncio.timeout(30), MCPClientLoader() as loader:
         loaded = await loader.load({f"s{n}": hostile("together", tmp_path) for n in range(10)})
         assert len(loaded) == 10

@@ -40,7 +40,7 @@ CALLS: dict[str, dict[str, Any]] = {
 TASK = "simulate-research-query"
 """A tool that runs only as a task; the server refuses the raw call."""
 CHANGING = ("gzip-file-as-resource", "toggle-simulated-logging", "toggle-subscriber-updates", "get-resource-reference")
-"""Tools whose answer names a session or the time: their texts differ between two calls, nothing else may."""
+"""Tools whose result contains a session or the time: only their texts may differ between two calls."""
 
 
 @contextlib.asynccontextmanager
@@ -132,7 +132,7 @@ async def test_a_restart_of_a_real_http_server_is_noticed_before_the_next_call()
         session = client._connection.session
         await first.aclose()
         await stack.enter_async_context(everything_over_http(port))
-        # The stream of notifications finds out by itself, so that not even a mutation has to fail.
+        # The stream of notifications detects the restart, so that even a mutation does not fail.
         await until(lambda: client._connection.session not in (None, session))
         toggled = await registry.execute("ev.toggle-simulated-logging")
         assert "Started simulated" in toggled.data[0]["text"]

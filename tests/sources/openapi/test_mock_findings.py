@@ -1,4 +1,4 @@
-"""What a mock server that validates requests found in real documents: one test for each finding, F1 to F7."""
+"""Findings of a mock server that validates requests, with real documents: one test for each, F1 to F7."""
 
 from __future__ import annotations
 

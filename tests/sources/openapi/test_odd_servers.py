@@ -58,7 +58,7 @@ def call_with(**options: Any) -> OperationContext:
 
 
 def lines(heads: list[bytes], name: bytes) -> list[list[bytes]]:
-    """What each request had in a header."""
+    """The values of a header in each request."""
     return [
         [line.partition(b":")[2].strip() for line in head.split(b"\r\n") if line.lower().startswith(name)]
         for head in heads
@@ -112,7 +112,7 @@ async def test_a_redirect_is_encoded_where_the_server_forgot() -> None:
     async with raw_server(behaviour) as server:
         assert (await registry(server.url, client=Httpx2Client()).execute("api.get")).data == {}
         assert targets == [b"/p", b"/k%C3%A4se%20und%20brot"]
-        # The default client cannot read such a header, and goes nowhere rather than somewhere.
+        # The default client cannot read such a header, so the redirect is not followed.
         error = await error_of(registry(server.url).execute("api.get"))
     assert error.details["statusCode"] == 302
     assert targets[2:] == [b"/p"]

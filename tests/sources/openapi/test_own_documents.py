@@ -183,7 +183,7 @@ async def test_streams_report_how_they_ended(far: OperationRegistry) -> None:
 
 
 class Scripted:
-    """An application that gives one answer to everything, whatever is asked."""
+    """An application that sends the same response to every request."""
 
     def __init__(self, status: int, content_type: str, body: bytes) -> None:
         self.status = status
@@ -246,7 +246,7 @@ async def test_streams_that_break_off_or_say_nonsense_are_errors(body: bytes, co
 
 
 class BreakingOff:
-    """An application whose stream breaks off once, and goes on after the event that the client had last."""
+    """An application whose stream is interrupted once, and continues after the client's last event."""
 
     def __init__(self) -> None:
         self.asked: list[bytes | None] = []

@@ -1,4 +1,4 @@
-"""Parameters: the vectors, the rules beyond them, and that no value changes the structure of a request."""
+"""Parameters: the test vectors, further rules, and that no value changes the structure of a request."""
 
 from __future__ import annotations
 
@@ -396,7 +396,7 @@ def test_no_value_adds_or_changes_another_query_parameter(x: Parameter, value: A
     assert written.isascii()
     *pairs, last = parse_qsl(written, keep_blank_values=True, strict_parsing=True)
     assert last == ("key", key)
-    # Only an object has names of its own to send, and only where it is exploded.
+    # Only an exploded object adds other names to the query.
     own = {str(name) for name in value} if isinstance(value, dict) and x.media_type is None else set()
     assert all(name == "x" or name.startswith("x[") or name in own for name, _ in pairs)
 

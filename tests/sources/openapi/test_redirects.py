@@ -37,7 +37,7 @@ DOCUMENT: dict[str, Any] = {
 
 
 class Api:
-    """An API whose document and endpoints have moved, at home and abroad."""
+    """An API whose document and endpoints redirect, within its origin and to another one."""
 
     def __init__(self) -> None:
         self.abroad = ""

@@ -17,7 +17,7 @@ from operations.sources.openapi.sse import ServerSentEvent, SSEParser
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "sse_vectors.json").read_bytes())["vectors"]
 
-# Pieces that meet in streams, the malformed ones included; drawn at random, they find the corners.
+# Parts of streams, including malformed ones; random sequences of them cover the corner cases.
 PIECES = st.sampled_from(
     [
         *(b"\n", b"\n\n", b"\r", b"\r\n", b"\r\n\r\n", b"\n\r", b"\0", b":", b" ", b": ", b"x"),

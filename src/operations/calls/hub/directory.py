@@ -291,7 +291,7 @@ def _forbidden(session: HubSession, namespace: str) -> str:
 
 
 def _is_within(namespace: str, names: Iterable[str]) -> bool:
-    """Return whether a namespace is one of `names`, or below one."""
+    """Return whether a namespace is in `names`, or below one of them."""
     return any(name == "*" or f"{namespace}.".startswith(f"{name}.") for name in names)
 
 

@@ -364,7 +364,7 @@ class HubConnection:
             self.closed(self._link, reason)
 
     def _expire(self, link: Link) -> None:
-        """Close the link; what the peer sends until it is closed is dropped."""
+        """Close the link; messages that arrive before it is closed are dropped."""
         link.close("the token expired")
         self.closed(link, "the token expired")
 

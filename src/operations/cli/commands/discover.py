@@ -35,11 +35,11 @@ class EditorFile(NamedTuple):
     """`included`, `new`, or the problem."""
 
     def as_data(self) -> dict[str, Any]:
-        """Return what `--json` prints."""
+        """Return the output of `--json`."""
         return {"file": str(self.path), "state": self.state, "servers": dict(self.servers())}
 
     def servers(self) -> list[tuple[str, str]]:
-        """Return the name of each server and what using it would do."""
+        """Return the name of each server, and the action of using it: its command or its URL."""
         if self.config is None:
             return []
         actions = {action.name: " ".join(action.text.split()) for action in actions_of(self.config)}
@@ -96,7 +96,7 @@ def _include(found: EditorFile, target: Path, *, was_shown: bool) -> None:
 
 
 def _written(path: Path, directory: Path) -> str:
-    """Return a path as it is written into the file: relative to it, or to the user's home directory."""
+    """Return a path for the configuration file: relative to that file, or to the user's home directory."""
     if path.is_relative_to(directory):
         return str(path.relative_to(directory))
     return f"~/{path.relative_to(Path.home())}" if path.is_relative_to(Path.home()) else str(path)

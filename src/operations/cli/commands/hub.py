@@ -137,7 +137,7 @@ async def _open_own(stack: AsyncExitStack, args: ParsedArguments, config: Config
 
 
 def _authenticator(settings: HubSettings, args: ParsedArguments, config: Config | None) -> Authenticator:
-    """Return the authenticator for the configured tokens; without any, the token in the environment has all rights."""
+    """Return the authenticator of the configured tokens; if there are none, of the token in the environment."""
     principals = {
         each.token: Principal(
             Identity(

@@ -127,7 +127,7 @@ class _Report:
             self._output.note(f"first failure: {self._first}")
 
     def report_exit(self) -> int:
-        """Return the exit code: that of the failures if they are all of one kind, else 5."""
+        """Return the exit code: the common code of all failures, or 5 if their codes differ."""
         if not self.failures:
             return OK
         code = next(iter(self.failures)) if len(self.failures) == 1 else OPERATION
@@ -135,7 +135,7 @@ class _Report:
         return report_exit(code, f"{failed:,} of {lines} failed; the first was {self._first}")
 
     def _add_result(self, number: int, envelope: ResponseEnvelope[Any]) -> None:
-        """Store a result for writing; a result that cannot be written, such as by --jq, fails only its line."""
+        """Store a result for writing; if it cannot be written (for example, --jq fails), only its line fails."""
         try:
             if self._args.unordered:
                 self._buffer += self._output.numbered(envelope, number)

@@ -28,7 +28,7 @@ _MAX_USAGE_FIELDS = 6
 
 
 class OperationDetails(msgspec.Struct):
-    """An operation and what is shown of it."""
+    """An operation, and the details that are shown."""
 
     entry: CatalogueEntry
     kind: str
@@ -108,7 +108,7 @@ def _as_data(details: OperationDetails) -> dict[str, Any]:
 
 
 def describe(details: OperationDetails) -> Iterator[str]:
-    """Yield what is shown of an operation."""
+    """Yield the lines that describe an operation."""
     entry = details.entry
     yield f"{paint('bold', printable(entry.id))}  {entry.type}  {paint('dim', f'from {printable(entry.source)}')}"
     for text in dict.fromkeys(filter(None, (entry.title, details.spec.get("description", "")))):

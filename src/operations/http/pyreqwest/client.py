@@ -264,7 +264,7 @@ class _Exchange:
 
 
 class _Upload:
-    """A streamed body that can be stopped, which ends the request; pyreqwest would send all of it."""
+    """A streamed body that can be stopped, which ends the request; pyreqwest alone would send the whole body."""
 
     __slots__ = ("_pieces", "_pulling", "_stopped")
 

@@ -271,12 +271,12 @@ class NatsConnection(asyncio.Protocol):
         self._owner.congestion_changed()
 
     def resume_writing(self) -> None:
-        """Called by the loop: the server has read most of it."""
+        """Called by the loop: the server has read most of the unsent data."""
         self.is_congested = False
         self._owner.congestion_changed()
 
     def data_received(self, data: bytes) -> None:
-        """Called by the loop: handle the messages, then immediately write what they caused to be sent."""
+        """Called by the loop: handle the messages, then immediately write the messages that they caused."""
         if not self._unread and len(data) <= self._portion:
             self._read(data)
             return

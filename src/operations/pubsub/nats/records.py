@@ -131,7 +131,7 @@ class NatsRecords:
         return KeptRecord(_read_value(reply.headers), reply.data, number, is_final, link)
 
     async def note(self, address: str, record: Record) -> None:
-        """Replace a record whose message is being handled; one that changes meanwhile stays as it is."""
+        """Replace a record whose message is being handled, unless the record changes meanwhile."""
         kept = await self.read(address, record.key)
         if kept is not None and not kept.is_final:
             await self._write(address, record, kept, _headers(record, kept.link))
@@ -262,7 +262,7 @@ class NatsRecords:
 
 
 def _headers(record: Record, link: bytes = b"") -> bytes:
-    """Return the headers of a record; one whose message is gone has no link."""
+    """Return the headers of a record; without a link if its message is gone."""
     lifetime = max(1, int(record.seconds))
     headers = b"Nats-TTL: %ds\r\n%b: %b\r\n" % (lifetime, _VALUE, base64.b64encode(record.value))
     return headers + b"%b: %b\r\n" % (_LINK, link) if link else headers

@@ -471,7 +471,7 @@ class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsB
             _log.warning("the NATS server reported an error: %s", text)
 
     def congestion_changed(self) -> None:
-        """Report whether much is unsent on the connection in use; one that is being replaced does not count."""
+        """Report whether much is unsent on the current connection; one that is being replaced does not count."""
         self._note_congestion(self._connection is not None and self._connection.is_congested)
 
     def closed(self, connection: NatsConnection, reason: str) -> None:

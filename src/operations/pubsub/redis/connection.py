@@ -91,7 +91,7 @@ class RedisConnection(asyncio.Protocol):
         return not self._waiting
 
     def put(self, command: bytes, then: Then | None = None, *, again: bool = False) -> None:
-        """Add a command to the next write; one to be sent `again` is kept until it is answered."""
+        """Add a command to the next write; with `again`, resend it if the connection is lost before its reply."""
         self._unwritten.append(command)
         self._waiting.append((then, command if again else None))
 
@@ -163,7 +163,7 @@ class RedisConnection(asyncio.Protocol):
         self._owner.congestion_changed()
 
     def resume_writing(self) -> None:
-        """Called by asyncio: the server has read most of it."""
+        """Called by asyncio: the server has read most of the unsent data."""
         self.is_congested = False
         self._owner.congestion_changed()
 
@@ -294,7 +294,7 @@ async def diagnose(address: RedisAddress, error: Exception) -> CallError | None:
 
 
 def is_refusal(reply: Reply) -> bool:
-    """Whether the server denies this user a command; in scripts Redis 6.2 has other messages for it."""
+    """Whether a reply denies this user a command; for commands in scripts, Redis 6.2 has other messages."""
     return isinstance(reply, ReplyError) and any(mark in str(reply) for mark in _REFUSALS)
 
 

@@ -91,7 +91,7 @@ _DEAD_LETTER = Script(
     + "replace(KEYS[2], KEYS[3], ARGV[2], ARGV[3], ARGV[4], ARGV[5])\n"
     + f"redis.call('SADD', KEYS[4], string.sub(ARGV[5], 1, {OWNER_LENGTH}))\nreturn 1"
 )
-"""Delete a request without a record and write one for it, or move it to the dead letters if there are too many.
+"""Delete a request without a record and write its record; if there are too many, move it to the dead letters.
 
 Keys: stream, record, the owner's records, owners, dead letters; arguments: the request's id, value, body, lifetime,
 key, maximum number of records, request, reason.

@@ -264,7 +264,7 @@ class RedisTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, Reports
             self._kept.append(publication)
 
     def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
-        """Receive the messages to `address`; `work.…` needs a group, of which one listener gets each message."""
+        """Receive the messages to `address`; `work.…` needs a group: one listener of the group gets each message."""
         if address.startswith("work.") != (group is not None):
             raise ValueError(f"invalid listener at {address}: expected a group for `work.…` and none elsewhere")
         if group is not None:

@@ -276,7 +276,7 @@ _NEVER: Final[Part] = {"!never": True}
 
 
 def _types(parts: tuple[Part, ...]) -> tuple[str, ...] | None:
-    """Return the types that every part allows, in the order of the first part with types; None without any."""
+    """Return the types that every part allows, in the order of the first part with types; None if no part has types."""
     allowed: tuple[str, ...] | None = None
     for part in parts:
         if "type" in part:
@@ -287,7 +287,7 @@ def _types(parts: tuple[Part, ...]) -> tuple[str, ...] | None:
 
 
 def _choices(parts: tuple[Part, ...]) -> list[Any] | None:
-    """Return the values that every `enum` and `const` allows; None without either."""
+    """Return the values that every `enum` and `const` allows; None if there are no such keywords."""
     choices: list[Any] | None = None
     for part in parts:
         for named in ([part["const"]] if "const" in part else None, part.get("enum")):

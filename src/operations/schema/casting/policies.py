@@ -182,7 +182,7 @@ class Caster:
 
     @cached_attribute
     def _closed(self) -> dict[str, Any] | bool:
-        """The closed form; one that rejects everything if it would cost more than the later stages."""
+        """The closed form; a form that rejects everything if checking it would cost more than the later stages."""
         try:
             closed = self._closer.document()
             return closed if Costs(closed).affordable else False

@@ -244,7 +244,7 @@ class Repair:
         return best
 
     def _cast_unmatched(self, node: Node, value: Any) -> Any:
-        """Cast a value that matches no branch: by an upcast, under `total` the default, else the closest branch."""
+        """Cast a value that matches no branch: by an upcast, under `total` to the default, or to the closest branch."""
         branches = node.unions[0]
         for other in upcasts(value):
             if any(self._nodes.is_valid((branch,), other) for branch in branches) and node.check(other):

@@ -42,7 +42,7 @@ class Builder:
         self._known: dict[int, Any] = {}
 
     def smallest(self, node: Node) -> Any:
-        """Return the first valid candidate, else the first candidate; MISSING without any."""
+        """Return the first valid candidate; the first candidate if none is valid; MISSING if there is none."""
         if self._trail:
             return self._entered(node)
         if id(node) not in self._known:
@@ -205,7 +205,7 @@ class Builder:
         yield items[:minimum]
 
     def _containing(self, node: Node, items: list[Any]) -> list[Any]:
-        """Return items that include what every `contains` requires."""
+        """Return items that satisfy every `contains`."""
         items = list(items)
         for part in node.parts:
             if "contains" in part:

@@ -1,7 +1,7 @@
 """Cost estimate of a schema for the native engine: how often it may visit one path of a value.
 
 The native engine follows every path through a schema. With repeated references the number of paths doubles at each
-level of a chain, even for small values. The engine cannot be stopped once called, so this is decided before.
+level of a chain, even for small values. The engine cannot be stopped, so the cost is estimated before it is called.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class _Explaining:
         return self._evaluation.is_valid(task.schema, task.value)
 
     def causes(self, task: _Task, pending: list[_Task]) -> Iterator[Cause]:
-        """Yield what a schema rejects by itself; sub-schemas are added to `pending`."""
+        """Yield the violated rules of a schema itself; its sub-schemas are added to `pending`."""
         if not isinstance(task.schema, dict):
             yield Cause(task.path, task.pointer, None, words=_FORBIDDEN)
             return

@@ -105,7 +105,7 @@ class Evaluation:
         return answer
 
     def _cached_result(self, question: _Question, stack: _Stack) -> _Answer:
-        """Return a cached result; None if it has to be computed, by a new entry on the stack."""
+        """Return a cached result; if there is none, push an entry that computes it and return None."""
         collects, schema, value = question
         key = (collects, id(schema), id(value))
         if key in self._known:
@@ -194,7 +194,7 @@ class Evaluation:
         return (yield from self._collect_except(schema, value))
 
     def _collect_except(self, schema: _Schema, value: Any) -> _Steps:
-        """Collect what all keywords except the `unevaluated…` ones evaluate."""
+        """Collect the properties or items that keywords other than `unevaluated…` evaluate."""
         seen: set[str | int] = set(described_keys(schema, value))
         if "contains" in schema and isinstance(value, list):
             for index, item in enumerate(value):

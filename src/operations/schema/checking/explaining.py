@@ -155,7 +155,7 @@ class _Printer:
         return Problem(pointer(cause.path), cause.schema_path, message + cause.note, value)
 
     def found(self, path: str, existing: Path, message: str) -> Problem:
-        """Return a problem that another check found at `path`; `existing` is the part of it that the value has."""
+        """Return a problem that another check found at `path`; `existing` is the part of `path` in the value."""
         value, _, secret = self._show(existing)
         if secret and _quotes(message, _at(self._root, existing)):
             message = "does not match its type"
@@ -238,7 +238,7 @@ class _Unions:
 
 
 def _ordered(problems: list[Problem]) -> list[Problem]:
-    """Sort problems in the order of the value, those of an object or array after those of its contents.
+    """Sort problems in the order of the value; problems of an object or array come after the problems of its contents.
 
     The native order depends on how keywords were compiled.
     """
@@ -282,7 +282,7 @@ def _at(value: Any, path: Sequence[str | int]) -> Any:
 
 
 def _explained(error: _Error, outline: Outline | None = None) -> Iterator[Cause]:
-    """Yield the causes of one native error: for a union, those of the closest variant."""
+    """Yield the causes of one native error; for a union, the causes in the closest variant."""
     kind = error.kind
     schema_path = error.schema_path if outline is None else outline.locate(error.schema_path)[0]
     whole = Cause(tuple(error.instance_path), pointer(schema_path), kind)

@@ -52,7 +52,7 @@ class Outline:
         return iter(()) if validator is None else validator.iter_errors(value)
 
     def locate(self, path: Sequence[str | int]) -> tuple[list[str | int], Union | None]:
-        """Return the location in the schema for one of the outline, and the union at it."""
+        """Return the location in the schema that corresponds to a path in the outline, and the union there, if any."""
         return self._located(tuple(path))
 
     def _locate(self, path: tuple[str | int, ...]) -> tuple[list[str | int], Union | None]:
@@ -77,7 +77,7 @@ class Outline:
 
 
 def outline_of(document: Any) -> Outline | None:
-    """Return the outline of a document with unions; None if it would change what is valid."""
+    """Return the outline of a document with unions; None if the outline would accept other values."""
     seen_union = False
     pending = [document]
     while pending:

@@ -20,7 +20,7 @@ _NEGATING = ("not", "if", "oneOf", "contains", "propertyNames")
 
 
 def unrolled(document: Any) -> dict[str, Any] | None:
-    """Return `document` with its cycles unrolled; None if that would be large or change what is valid."""
+    """Return `document` with its cycles unrolled; None if the result would be large or accept other values."""
     if not isinstance(document, dict):
         return None
     definitions = {"#": document, **{f"#/$defs/{n}": schema for n, schema in document.get("$defs", {}).items()}}

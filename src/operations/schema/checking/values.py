@@ -25,7 +25,7 @@ class Foreign(NamedTuple):
 
 
 class Plain(NamedTuple):
-    """A JSON copy of a value, and what could not be copied."""
+    """A JSON copy of a value, and the parts that could not be copied."""
 
     value: Any
     foreign: list[Foreign]
@@ -69,7 +69,7 @@ def too_deep(value: Any, limit: int = MAX_DEPTH) -> bool:
 
 
 def _members(level: list[Any]) -> list[Any]:
-    """Return the contents of a level's containers, or enough of them to be too wide.
+    """Return the contents of a level's containers; if there are too many, only enough to exceed the limit.
 
     Only JSON containers are inspected: `get_referents` of some extension modules (`_asyncio` in Python 3.12) returns
     dead objects. They are inspected a few at a time: many references to one long list would exhaust memory.

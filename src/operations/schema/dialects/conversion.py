@@ -101,7 +101,7 @@ class Converter:
         return Conversion(document, tuple(self.complaints), self.exact, has_cycle(self.edges))
 
     def convert_all(self) -> dict[str, Any]:
-        """Convert the document and then the definitions; return the document without them."""
+        """Convert the document and then its definitions; return the document without definitions."""
         root = self.references.root
         document: dict[str, Any] = self._schema(root.schema, root.base, root.draft, 0)
         while self._pending:

@@ -20,7 +20,7 @@ _MISSPELLED = {
     **dict.fromkeys(("map", "dict", "dictionary", "hash", "json", "obj"), "object"),
     **{kind: kind for kind in TYPES},
 }
-"""Misspelled types, named as in other languages."""
+"""JSON types by the misspelled and foreign names that documents use."""
 _DOCUMENTATION = frozenset({"discriminator", "xml", "externalDocs", "nullable", "x-nullable", "example"})
 
 

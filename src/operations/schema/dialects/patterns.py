@@ -137,7 +137,7 @@ def _pythonic(pattern: str) -> str:
 
 
 def _text(tree: Any, extra: int, choice: int, *, ahead: bool = False) -> str:
-    """Return the text of a sequence; with `ahead`, its look-ahead replaces what follows."""
+    """Return the text of a sequence; with `ahead`, the text of a look-ahead replaces the text after it."""
     out = []
     for op, value in tree:
         if ahead and str(op) == "ASSERT" and value[0] == 1:

@@ -23,11 +23,11 @@ _COUNTS = frozenset({"minLength", "maxLength", "minItems", "maxItems"})
 
 
 class Conversion(NamedTuple):
-    """A converted document and what the conversion found."""
+    """A converted document, and facts that the conversion found."""
 
     document: dict[str, Any] | bool
     complaints: tuple[str, ...]
-    """What was omitted, and why."""
+    """The omitted parts, with the reasons."""
     exact: bool
     """Whether the converted document accepts the same values as the original."""
     recursive: bool

@@ -1,4 +1,4 @@
-"""Repairs of unsatisfiable schemas: each is changed to what its author most likely meant.
+"""Repairs of unsatisfiable schemas: each is changed to the schema that its author most likely meant.
 
 Published API descriptions repeat a few kinds of contradictions, and an operation with one could never be called. Only
 unsatisfiable parts are changed. Works on converted documents, where every reference is a pointer into `$defs`.
@@ -24,7 +24,7 @@ _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,300})(\.[0-9]{1,300})?")
 class SchemaRepairs:
     """Repairs the schemas that share definitions, each definition once.
 
-    - `enum` without a value of the declared `type`: convert the values to that type (of an array, to its items').
+    - `enum` without a value of the declared `type`: convert the values to it, or to the type of an array's items.
     - A `pattern` between slashes: remove the slashes.
     - Parts of an `allOf` that forbid properties which another part requires: close them together instead.
     - An object that forbids a property which it requires: open it.
@@ -157,7 +157,7 @@ class _Joined:
         self._definitions = definitions
 
     def repaired(self, node: dict[str, Any]) -> dict[str, Any] | None:
-        """Return the schema with its parts open and itself closed, if one part forbids what another requires.
+        """Return the schema closed, with open parts, if one part forbids a property that another requires.
 
         If a required property is not described anywhere, it stays open.
         """

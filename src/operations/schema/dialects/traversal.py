@@ -100,7 +100,7 @@ def count_references(schema: Any) -> ReferenceCounts:
 
 
 class NativeForm(NamedTuple):
-    """What the native engine needs of a converted schema: its assertions, without descriptions and examples."""
+    """The part of a converted schema for the native engine: its assertions, without descriptions and examples."""
 
     schema: Any
     patterns: tuple[str, ...]
@@ -141,7 +141,7 @@ def native_form(document: Any) -> NativeForm:
 
 
 def joined_form(root: NativeForm, definitions: Mapping[str, NativeForm]) -> NativeForm:
-    """Return the native form of a document from those of its own keywords and of its definitions."""
+    """Return the native form of a document, joined from the native forms of its own keywords and of its definitions."""
     forms = definitions.values()
     patterns = [*root.patterns, *(pattern for form in forms for pattern in form.patterns)]
     schema = {**root.schema, "$defs": {name: form.schema for name, form in definitions.items()}}
@@ -149,7 +149,7 @@ def joined_form(root: NativeForm, definitions: Mapping[str, NativeForm]) -> Nati
 
 
 class Definition:
-    """A converted component of a document. Nothing changes it once a schema has it."""
+    """A converted component of a document. It is not changed after a schema refers to it."""
 
     def __init__(self, schema: Any, targets: frozenset[str], exact: bool) -> None:
         self.schema = schema

@@ -1,4 +1,4 @@
-"""JSON Schema documents of Python types; pydantic writes those of its own types."""
+"""JSON Schema documents of Python types; pydantic writes the documents of its own types."""
 
 from __future__ import annotations
 

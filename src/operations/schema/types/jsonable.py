@@ -100,7 +100,7 @@ def _simplify(value: Any) -> Any:
 
 
 def _with_lists(node: Any, depth: int) -> Any:
-    """Convert what msgspec leaves in a new structure: tuples to lists, other byte types to bytes."""
+    """Convert values that msgspec leaves unchanged: tuples to lists, other byte types to bytes."""
     kind = type(node)
     if kind in _SCALARS:
         return node

@@ -1,4 +1,4 @@
-"""Loaders of Python values from JSON-like data: msgspec's if it supports a type, else composed from parts."""
+"""Loaders of Python values from JSON-like data: by msgspec if it supports a type, otherwise composed from parts."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _ALL = frozenset().union(*_KINDS.values())
 
 
 class Variant:
-    """A member of a union: what it accepts, and its loader."""
+    """A member of a union: its schema, and its loader."""
 
     def __init__(self, tp: Any, load: Load) -> None:
         self.load = load

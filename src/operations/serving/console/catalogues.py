@@ -1,4 +1,4 @@
-"""Catalogues: the list of what each caller may call, built in slices and cached as bytes for each set of rights."""
+"""Catalogues: the operations that each caller may call, built in slices and cached as bytes for each set of rights."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class _Key(msgspec.Struct, frozen=True):
 
 
 class Catalogues:
-    """The catalogues of one exposure. Each contains only what its caller may call."""
+    """The catalogues of one exposure. Each contains only operations that its caller may call."""
 
     def __init__(self, exposure: Exposure, sources: Sources) -> None:
         self._exposure = exposure
@@ -218,7 +218,7 @@ def _examples(document: Any) -> list[dict[str, Any]]:
 
 
 def _example_of(schema: Any) -> Any:
-    """Return the value that a schema gives as an example; `_NO_VALUE` without one."""
+    """Return the example value of a schema; `_NO_VALUE` if it has none."""
     if not isinstance(schema, Mapping):
         return _NO_VALUE
     for name in ("example", "default", "const"):

@@ -252,7 +252,7 @@ def _reported_fields(worker: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def read_topics(text: str | None) -> frozenset[str]:
-    """Return the topics that a parameter names; all without it."""
+    """Return the topics that a parameter names; all topics if it is missing."""
     if not text:
         return frozenset(TOPICS)
     wanted = frozenset(text.split(","))

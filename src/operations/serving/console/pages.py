@@ -35,7 +35,7 @@ _TYPES = {
 _COMPRESSED = frozenset({"css", "html", "js", "json", "map", "svg", "txt"})
 _INDEX = "index.html"
 _FILES = "assets/"
-"""The directory of files that are not screens of the page: a missing one is 404."""
+"""The directory of built files. A missing file there is 404; any other path is a screen of the page."""
 _HASHED = re.compile(r"assets/.+-[\w-]{8}\.\w+")
 """Names with a digest of their content."""
 _YEAR = b"public, max-age=31536000, immutable"
@@ -79,7 +79,7 @@ class Pages:
         return self._assets
 
     def respond(self, path: str, root_path: str, headers: dict[bytes, bytes]) -> Response:
-        """Return the file at a path below `/console`, else the page itself, which has a screen for each path."""
+        """Return the file at a path below `/console`, or the page, which shows a screen for any other path."""
         if path == ROOT:
             return Response(308, [(b"location", f"{root_path}{ROOT}/".encode("latin-1", "replace"))])
         name = path.removeprefix(f"{ROOT}/")

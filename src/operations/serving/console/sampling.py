@@ -23,7 +23,7 @@ class Sampler:
         """The numbers of the calls that were chosen and still run."""
 
     def choose(self, entries: Sequence[Entry], seconds: float) -> list[Entry]:
-        """Return those of the latest changes that are sent, in order."""
+        """Choose the changes to send from the latest ones, in order."""
         self._budget = min(self._per_second, self._budget + seconds * self._per_second)
         chosen = {record.number for _, _, record in entries if record.number in self._followed}
         new = {record.number: record for _, _, record in entries if record.number not in chosen}

@@ -87,14 +87,14 @@ class SpanReader:
         return answer if next_cursor is None else {**answer, "next": next_cursor}
 
     async def audit(self, parameters: Parameters) -> dict[str, Any]:
-        """Return who called what, newest first."""
+        """Return caller, operation and outcome of the calls, newest first."""
         keep = [*_filters(parameters), _is_audited]
         found, next_cursor = await self._select(parameters, keep, default=100, most=500)
         answer: dict[str, Any] = {"entries": [_audit_json(record) for record in found]}
         return answer if next_cursor is None else {**answer, "next": next_cursor}
 
     def find(self, request_id: str) -> CallRecord:
-        """Return a call; 404 if the caller may see no such call."""
+        """Return a call; 404 if it does not exist or the caller may not see it."""
         record = self._records.get(request_id)
         if record is None or not self._viewer.sees(record):
             raise not_visible("the call is unknown, or not allowed")
@@ -226,7 +226,7 @@ def _filters(parameters: Parameters) -> list[Keep]:
 
 
 def read_choice(parameters: Parameters, name: str, choices: Sequence[str], default: str = "") -> str:
-    """Return a parameter that is one of some words; 400 for any other."""
+    """Return a parameter that must be one of `choices`; refuse any other value with 400."""
     value = parameters.get(name, default)
     if value and value not in choices:
         raise _invalid(f"invalid {name}: expected one of {', '.join(choices)}")
@@ -276,7 +276,7 @@ def _in_tree_order(records: Sequence[CallRecord]) -> list[CallRecord]:
 
 
 def _clamp(spans: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Limit the times of spans to those of their parents, which come first."""
+    """Limit the times of each span to those of its parent; parents come first."""
     by_id = {span["requestId"]: span for span in spans}
     for span in spans:
         parent = by_id.get(span.get("parentRequestId", ""))

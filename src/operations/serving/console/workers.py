@@ -42,7 +42,7 @@ class WorkerState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Load(msgspec.Struct, frozen=True):
-    """The calls of a worker in the last minute, and those of each 10 seconds of the last 5 minutes."""
+    """The calls of a worker in the last minute, and in each 10 seconds of the last 5 minutes."""
 
     rate: float
     error_rate: float

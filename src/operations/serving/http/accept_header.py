@@ -32,7 +32,7 @@ ANYTHING = AcceptHeader()
 
 
 def read_accept(header: bytes | None) -> AcceptHeader:
-    """Return what a client accepts; without a header, anything."""
+    """Return the accepted kinds of response; if there is no header, all kinds."""
     return ANYTHING if header is None or header == b"*/*" else _read(header[:2_000])
 
 

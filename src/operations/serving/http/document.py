@@ -61,7 +61,7 @@ Pieces = tuple[bytes | str, ...]
 
 
 class DocumentEndpoint:
-    """Serves `/openapi.json` (`?version=3.2`). The document contains what the caller may call."""
+    """Serves `/openapi.json` (`?version=3.2`). The document contains the operations that the caller may call."""
 
     def __init__(self, documents: DocumentCache) -> None:
         self._documents = documents

@@ -201,7 +201,7 @@ def _read_parameter(parameter: QueryParameter, is_bytes: bool) -> TextParameter:
 
 
 def _scalar(text: str, kind: str) -> Any:
-    """Return a value of a query string. Text of another type stays as it is and fails validation."""
+    """Return a value of a query string. Text that is not of the type stays text and fails validation."""
     if kind == "string":
         return text
     if kind == "boolean":

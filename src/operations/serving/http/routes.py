@@ -31,7 +31,7 @@ class Route:
         return InputReader(self.operation)
 
     def inputs_of(self) -> InputReader:
-        """Return `inputs`, for code that may not need them."""
+        """Return `inputs`; passed as a function to code that may not need the reader."""
         return self.inputs
 
     @cached_property

@@ -149,7 +149,7 @@ class ResourceEntry(msgspec.Struct, frozen=True):
 
 
 class ResourceIndex:
-    """The resources and prompts of an exposure. Lists contain only what a caller may call."""
+    """The resources and prompts of an exposure. Lists contain only those that a caller may use."""
 
     def __init__(self, exposure: Exposure) -> None:
         self._exposure = exposure
@@ -299,7 +299,7 @@ def _message(value: Any) -> dict[str, Any]:
 def completion_input(
     completing: Operation[Any], argument: str, value: str, others: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the input of a completing operation: those of `value`, `argument`, `arguments` that it accepts."""
+    """Return the input of a completing operation: `value`, `argument` and `arguments`, if it accepts them."""
     document = completing.spec.input_schema.document
     taken = document.get("properties", {}) if isinstance(document, Mapping) else {}
     known = {"value": value, "argument": argument, "arguments": dict(others)}

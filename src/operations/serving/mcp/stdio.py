@@ -53,9 +53,9 @@ async def serve_mcp_stdio(
 ) -> None:
     """Serve a registry to the process that started this one, until standard input closes.
 
-    The caller may call every served operation, or with `identity` what that identity may call. Output that operations
-    print goes to standard error. With `search`, clients get three tools (search, describe, call) in place of all; by
-    default above 200 tools. With `code`, they get one tool that runs scripts. `stdin` and `stdout` are file
+    The caller may call every served operation, or with `identity` those that this identity may call. Output that
+    operations print goes to standard error. With `search`, clients get three tools (search, describe, call) in place of
+    all; by default above 200 tools. With `code`, they get one tool that runs scripts. `stdin` and `stdout` are file
     descriptors, by default those of the process.
     """
     if find_spec("mcp") is None:  # most clients start with a handshake, which needs the SDK

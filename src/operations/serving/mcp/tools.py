@@ -310,7 +310,7 @@ def _read_cursor(cursor: str) -> str | None:
 
 
 def _is_object(schema: Schema) -> bool:
-    """Whether the root of a schema allows only objects. A schema that accepts anything counts as such."""
+    """Whether the root of a schema allows only objects. A schema that accepts any value counts as well."""
     document: Any = schema.document
     if schema.is_unknown:
         return True

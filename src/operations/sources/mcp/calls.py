@@ -41,7 +41,7 @@ class MCPRequest(msgspec.Struct, frozen=True, kw_only=True):
     what: str
     """The subject, for error messages: `tool 'add'`."""
     meta: Mapping[str, Any] = {}
-    """Fields of its `_meta`, beside those of every request."""
+    """Fields of its `_meta`, in addition to those of every request."""
     repeatable: bool = False
     """Whether the request only reads, so that it may be sent again after a lost connection."""
 
@@ -165,7 +165,7 @@ class MCPCaller:
         return False
 
     def _seconds(self, context: OperationContext) -> float | None:
-        """Return the time limit of a call: until its deadline, or the config's timeout without one.
+        """Return the time limit of a call: the time until its deadline; if it has none, the timeout of the config.
 
         The registry already enforces the deadline. The limit here serves handlers that are called directly; it is
         slightly later, because two cancellations at the same moment would interrupt each other.

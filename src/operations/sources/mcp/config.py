@@ -78,7 +78,8 @@ class MCPClientConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_message_bytes: int = 256 * MEBIBYTE
     """Largest message in either direction, after decompression; an event stream is limited event by event."""
     protocol: str = "auto"
-    """`auto` negotiates; `legacy` is the initialize handshake; or a version without one, such as `2026-07-28`."""
+    """`auto` negotiates, `legacy` uses the initialize handshake, and a version such as `2026-07-28` is required.
+    """
     elicitation: ServerRequestHandler | None = None
     sampling: ServerRequestHandler | None = None
     on_request: Callable[[HTTPRequest], None] | None = None

@@ -1,6 +1,6 @@
 """MCP servers of this library: their tools become the original operations, with the results of `execute` there.
 
-`_meta` has what the protocol has no field for: ids, types, whole envelopes, error codes. Ids are always below the
+`_meta` carries data without a field in the protocol: ids, types, whole envelopes, error codes. Ids are always below the
 namespace of the import.
 """
 
@@ -202,7 +202,7 @@ class _Items:
 
 
 def read_own(result: Mapping[str, Any], output_schema: Schema) -> ResponseEnvelope[Any]:
-    """Return the envelope in a result of a server of this library; raise the error in it."""
+    """Return the envelope in a result of a server of this library; raise the error if the result has one."""
     meta = result.get("_meta")
     meta = meta if isinstance(meta, Mapping) else {}
     error, envelope = meta.get(ERROR), meta.get(ENVELOPE)

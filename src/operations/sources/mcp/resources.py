@@ -16,7 +16,7 @@ from operations.sources.mcp.tools import ServerOrigin
 from operations.spec import Operation, OperationSpec, OperationType
 
 OFFERS = "mcpOffers"
-"""The annotation of these operations: which list or read of the server they are, `resources.list` for example."""
+"""The annotation of these operations with their kind, for example `resources.list`."""
 _TEXT = {"type": "string"}
 _OBJECTS = {"type": "array", "items": {"type": "object"}}
 _NOTHING: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}

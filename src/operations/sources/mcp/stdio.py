@@ -32,7 +32,7 @@ from operations.sources.mcp.protocol import PARSE_ERROR
 _log = logging.getLogger("operations.mcp")
 
 CLOSED_SECONDS = 0.5
-"""Time limit for the server to exit after its stdin is closed; one that is busy gets SIGTERM, which may be handled."""
+"""Time limit for the server to exit after its stdin is closed; then it gets SIGTERM, which it may handle."""
 EXIT_SECONDS = 2.0
 """Time limit for the server to exit after SIGTERM."""
 MAX_LOG_LINE = 8_192

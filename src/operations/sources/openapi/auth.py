@@ -211,7 +211,7 @@ def _lifetime(expires_in: Any) -> float:
 
 
 def _key_place(auth: HTTPAuth, scheme: Scheme | None) -> tuple[str, str]:
-    """Return the location and the name of an API key: the configured name, else that of the document's scheme."""
+    """Return the location and the name of an API key: as configured, or as in the document's scheme."""
     if auth.header_name is None and scheme is not None:
         return str(scheme.get("in", "header")), str(scheme.get("name"))
     return auth.location, auth.header_name or "X-API-Key"

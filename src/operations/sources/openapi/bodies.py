@@ -126,7 +126,7 @@ class BodyPlan(msgspec.Struct, frozen=True, kw_only=True):
         return self.members is not None and any(kind.is_open for kind in self.formats)
 
     def body(self, input: Mapping[str, Any], requested_type: str | None, preferred: Sequence[str]) -> Body | None:
-        """Return the body of an input in `requested_type`, else in the best media type; None if there is no body."""
+        """Return the body of an input, in `requested_type` or the best media type; None if there is no body."""
         if self.members is None:
             if self.key not in input:
                 return None
@@ -200,7 +200,7 @@ def _preview(part: Content) -> Any:
 
 
 def choose_media_type(available: Sequence[str], value: Any, requested: str | None = None) -> str:
-    """Return the media type for a value: the requested one, else the best offered one.
+    """Return the media type for a value: the requested one, or by default the best offered one.
 
     JSON is preferred, except for strings, files and objects with files. A wildcard among the offered types is replaced
     by a matching concrete type. A requested type that is not offered raises `VALIDATION_ERROR`.

@@ -15,7 +15,7 @@ from operations.errors import CallError, ErrorCode
 from operations.sources.openapi.yaml_text import read_yaml, with_text_keys
 
 MAIN = "api:///document"
-"""Address of a document without one."""
+"""Default address of a document."""
 
 _LAZY_LEVELS = {"paths": 2, "components": 2, "definitions": 1, "parameters": 1, "responses": 1}
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -129,7 +129,7 @@ class DanglingReferenceError(LookupError):
 
 
 class IdentifiedReferenceError(DanglingReferenceError):
-    """A reference to a schema by `$id`, which validation resolves but which is not a path in a document."""
+    """A reference to a schema by its `$id`: validation resolves it, but it is not a path in a document."""
 
 
 class DocNode(NamedTuple):

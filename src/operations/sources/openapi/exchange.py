@@ -200,7 +200,7 @@ def _status_error(status: int) -> CallError:
 
 
 def _retry_after(value: str) -> float | None:
-    """Return the seconds of a `Retry-After` header; None without one."""
+    """Return the seconds of a `Retry-After` header; None if there is none."""
     if value.isascii() and value.strip().isdigit():
         return float(value)
     try:

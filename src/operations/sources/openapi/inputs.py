@@ -88,7 +88,7 @@ def _choices(plan: BodyPlan) -> list[dict[str, Any]]:
 
 
 def _dependent(plan: BodyPlan) -> dict[str, list[str]]:
-    """Return what each property of an optional, flattened body requires: the body has all of these or is not sent."""
+    """Return the properties that each property of an optional, flattened body requires: all are given, or none."""
     dependent = {}
     for key in plan.members or ():
         others = [name for name in plan.required_members if name != key]
@@ -237,7 +237,7 @@ def _format(documents: Documents, content: _Content, compile: Compile | None) ->
 def _member_schemas(
     documents: Documents, distinct: Sequence[_Content], contents: Sequence[_Content], required: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the schema of each property: one, or `anyOf` those of several media types."""
+    """Return the schema of each property: its only schema, or `anyOf` the schemas of several media types."""
     found: dict[str, list[Any]] = {}
     multipart = any(essence(content.media_type) == _FORMS[1] for content in contents)
     only_forms = all(essence(content.media_type) in _FORMS for content in contents)
@@ -309,7 +309,7 @@ def _file_schema(schema: Any) -> Any:
 
 
 def _hint(documents: Documents, members: _Properties) -> dict[str, Any]:
-    """Return the schemas of a multipart body's properties, reduced to what identifies files."""
+    """Return the schemas of a multipart body's properties, reduced to the keywords that identify files."""
     properties = {}
     for name, node in members.properties.items():
         followed = documents.follow_if_found(node)
@@ -368,7 +368,7 @@ def _properties_of(documents: Documents, node: DocNode, notes: list[str], depth:
 
 
 def _add_properties(documents: Documents, members: _Properties, added: Mapping[str, DocNode]) -> None:
-    """Add properties; one that several parts of an `allOf` describe has to match all of them."""
+    """Add properties; a property that several parts of an `allOf` describe has to match all of them."""
     for name, node in added.items():
         known = members.properties.get(name)
         if known is not None and known.value != node.value:

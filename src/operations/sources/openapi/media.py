@@ -37,9 +37,8 @@ def essence(media_type: str) -> str:
 
 
 def usable_media_types(declared: Iterable[tuple[str, T]], place: str, notes: list[str]) -> dict[str, T]:
-    """Return contents by media type; one that is empty or has no slash counts as JSON, unless JSON is declared as well.
-
-    `notes` gets a line for each of these, which names its place.
+    """Return contents by media type; an invalid type (without a slash) counts as JSON, unless JSON is declared. `notes`
+    gets a line for each invalid type, with its `place`.
     """
     contents = list(declared)
     usable = {kind: content for kind, content in contents if "/" in kind}

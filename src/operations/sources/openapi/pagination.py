@@ -86,7 +86,7 @@ async def iterate_items(
 
 
 def _next(pagination: Pagination, envelope: ResponseEnvelope[Any], value: Mapping[str, Any]) -> Any:
-    """Return what identifies the next page; None after the last."""
+    """Return the URL, cursor or number of the next page; None after the last page."""
     meta = envelope.meta
     if pagination.kind == "page":
         return value[pagination.parameter] + pagination.step

@@ -36,7 +36,7 @@ _ATTEMPTS = 3
 
 
 def call_options(context: OperationContext) -> HTTPCallOptions:
-    """Return the options in a context's metadata; `NO_OPTIONS` without any."""
+    """Return the options in a context's metadata; `NO_OPTIONS` if there are none."""
     options = context.metadata.get("http")
     return options if isinstance(options, HTTPCallOptions) else NO_OPTIONS
 

@@ -64,7 +64,7 @@ class Template(msgspec.Struct, frozen=True, kw_only=True):
     accepts: Sequence[str]
     """Media types of successful responses, including streams."""
     notes: Sequence[str]
-    """Unusable parts of the description, and what was done instead."""
+    """Unusable parts of the description, and how each was replaced."""
 
     @property
     def streams(self) -> bool:
