@@ -1,4 +1,4 @@
-"""`python -m operations`: the command line where its script is not on the path."""
+"""`python -m operations`: the command line, also if its script is not in PATH."""
 
 from _operations_entry import program
 

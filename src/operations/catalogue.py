@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from operations.search import SearchDocument, SearchIndex
 
 _MAX_COMPARED = 2_000
-"""Maximum number of ids compared for suggestions, so that mistyped ids stay cheap."""
+"""Maximum number of ids that are compared for suggestions, to bound the cost of a mistyped id."""
 
 
 class OperationCatalogue:
@@ -25,7 +25,7 @@ class OperationCatalogue:
         self.operations: dict[str, Operation[Any]] = {}
         """Operations by id; change them only with `register` and `unregister`."""
         self.generation = 0
-        """Grows with each registration, replacement and removal: the key of caches made from the operations."""
+        """Grows with each registration, replacement and removal; caches of the operations use it as their key."""
         self._aliases: dict[str, list[str]] | None = None
         self._search_index: SearchIndex | None = None
         self._watchers: list[Callable[[], None]] = []

@@ -130,7 +130,7 @@ def content_block(block: Mapping[str, Any]) -> MCPContentBlock:
 
 
 def is_content_block(value: object) -> bool:
-    """Whether `value` is a mapping that describes a block: of a known type and well formed, or of an unknown type."""
+    """Whether `value` is a mapping with a `type`, and is a valid block if the type is known."""
     if not isinstance(value, Mapping) or not isinstance(value.get("type"), str):
         return False
     kind = _BLOCKS.get(value["type"])

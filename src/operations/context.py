@@ -33,7 +33,7 @@ class Identity(msgspec.Struct, frozen=True, omit_defaults=True):
     id: str
     scopes: Sequence[str] = ()
     resources: Mapping[str, Sequence[str]] = {}
-    """Allowed actions on single resources: `"type:id"` to a list of actions."""
+    """Allowed actions on single resources: a list of actions for each `"type:id"`."""
     claims: Mapping[str, Any] = {}
 
     def __post_init__(self) -> None:
@@ -80,7 +80,7 @@ class Grant(msgspec.Struct, eq=False, kw_only=True):
     """The operations that the request's server exposes, for handlers that call operations by id; None for all."""
     ended: bool = False
     closing: float | None = None
-    """At a hub: monotonic time at which it ends, once the request was aborted; None before."""
+    """At a hub, the monotonic time at which the grant of an aborted request ends; None if it was not aborted."""
 
 
 current_grant: ContextVar[Grant | None] = ContextVar("current_grant", default=None)
@@ -208,7 +208,7 @@ class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
     grant: Grant | None = None
     """Grant of the request that this call belongs to; None for calls of the program itself."""
     trusted: bool | None = None
-    """Whether nested calls skip access control; by default, if there is no identity."""
+    """Whether nested calls skip access control; the default is true for a context without an identity."""
 
     @property
     def is_trusted(self) -> bool:
@@ -260,7 +260,7 @@ class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
         return answer
 
     async def ask_all(self, questions: Mapping[str, Question], *, timeout: float = ASK_SECONDS) -> dict[str, Any]:
-        """Ask several questions together; return an Answer for each form and the client's result for others."""
+        """Ask several questions together; return an Answer for each form and the client's result for any other request."""
         client = self.client
         for question in questions.values():
             if client is None or not client.supports(question.method):
@@ -301,7 +301,7 @@ class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def limit_context(context: object, timeout: object) -> OperationContext:
-    """Return the context with a deadline at most `timeout` seconds away; raise for anything but a context."""
+    """Return the context with a deadline at most `timeout` seconds away; raise if it is not a context."""
     if context is None:
         context = OperationContext()
     elif not isinstance(context, OperationContext):
@@ -350,7 +350,7 @@ def is_own_request_id(request_id: str) -> bool:
 
 
 def with_request_id(context: OperationContext | None) -> OperationContext:
-    """Return the context with a request id; a new one without a context."""
+    """Return the context with a request id; a new context if there is none."""
     if context is None:
         return OperationContext(request_id=new_request_id())
     return context if context.request_id else msgspec.structs.replace(context, request_id=new_request_id())

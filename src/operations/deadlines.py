@@ -126,7 +126,7 @@ class Deadline(msgspec.Struct, eq=False, kw_only=True):
 
     @types.coroutine
     def run(self, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
-        """Await `work`; raise the deadline's error if it ended the work."""
+        """Await `work`; raise the deadline's error if the deadline ended the work."""
         if self.error is not None:  # stopped before the first step
             work.close()
             raise self.error
@@ -187,7 +187,7 @@ class Deadline(msgspec.Struct, eq=False, kw_only=True):
             self._task.cancel()
 
     def _uncancel(self) -> bool:
-        """Undo this deadline's cancellation; return whether nothing else cancelled the task."""
+        """Undo this deadline's cancellation; return False if the task was also cancelled for another reason."""
         assert self._task is not None
         return self._task.uncancel() <= self._before
 
@@ -291,7 +291,7 @@ class StreamDeadline:
             self._current = None
 
     async def close(self, close: Callable[[], Awaitable[Any]]) -> None:
-        """Close the stream's generator; past its deadline it has `GRACE_SECONDS`."""
+        """Close the stream's generator; after the deadline, closing may take `GRACE_SECONDS`."""
         if self._error is None and (self.until is None or self.until > time.time()):
             await close()
         else:
@@ -339,7 +339,7 @@ def check_deadline(deadline: Any) -> float:
 
 
 def remaining_seconds(deadline: int, sent_at: int | None = None) -> float:
-    """Return the seconds until a deadline (epoch ms), limited to its sender's remaining time at `sent_at`."""
+    """Return the seconds until a deadline (epoch ms), at most the time that remained when it was sent (`sent_at`)."""
     left = deadline / 1000 - time.time()
     if sent_at is not None:
         left = min(left, (deadline - sent_at) / 1000)

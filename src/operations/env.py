@@ -92,7 +92,7 @@ class EnvNode(msgspec.Struct, frozen=True, eq=False):
         return node
 
     def __call__(self, input: Any = None, /, **members: Any) -> Any:
-        """Call the operation: return a coroutine of its envelope, or a subscription's async iterator of envelopes."""
+        """Call the operation: return a coroutine of its envelope, or an async iterator for a subscription."""
         operation_id, found = self._scope.resolve(self._path)
         operation = found or self._operation  # a remote operation is not in the registry
         if operation is not None and operation.handler is None and operation.stream is not None:
@@ -154,7 +154,7 @@ class BlockingEnv:
         return BlockingEnv(getattr(self._node, name), self._loop)
 
     def __call__(self, input: Any = None, /, **members: Any) -> Any:
-        """Call the operation and wait: its envelope, or for a subscription an iterator of envelopes."""
+        """Call the operation and wait; return its envelope, or for a subscription an iterator of envelopes."""
 
         async def start() -> Any:
             called = self._node(input, **members)  # a remote stream needs a running loop
@@ -202,8 +202,8 @@ def build_env(
 ) -> Env:
     """Return the operations of `registry` as `env.namespace.name(...)`, called on behalf of `context`.
 
-    `namespaces` limits the available operations. `invoke` and `stream` replace the registry's methods: the call
-    protocol passes its own, and then ids that this registry does not have are passed on unchanged.
+    `namespaces` limits the available operations. `invoke` and `stream` replace the registry's methods for calls. The
+    call protocol uses them to call operations that this registry does not have.
     """
     limited = None if namespaces is None else (namespaces,) if isinstance(namespaces, str) else tuple(namespaces)
     return EnvNode(_EnvScope(registry, context, limited, invoke, stream), "")

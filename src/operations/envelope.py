@@ -176,8 +176,8 @@ class ResponseEnvelope(msgspec.Struct, Generic[T_co], frozen=True):
 class Event(msgspec.Struct, Generic[T_co], frozen=True):
     """An item of a stream with an id, from which a client can resume the stream, and a type.
 
-    A handler that yields events reads the id to resume after from `context.metadata["lastEventId"]`, and declares so
-    with the annotation `resumable`.
+    A handler that can resume has the annotation `resumable`, and reads the last id that the client received from
+    `context.metadata["lastEventId"]`.
     """
 
     data: T_co
@@ -249,7 +249,7 @@ def may_be_envelope(kind: Hashable) -> bool:
 
 
 def detect_envelope(value: object) -> ResponseEnvelope[Any] | None:
-    """Return the envelope that `value` is or that a plain mapping describes; None for anything else."""
+    """Return `value` if it is an envelope, or the envelope that a plain mapping describes; None for other values."""
     if isinstance(value, ResponseEnvelope):
         return value
     # Most results are dicts, and checking for Mapping is slow.
@@ -265,7 +265,7 @@ def detect_envelope(value: object) -> ResponseEnvelope[Any] | None:
 
 
 def has_described_data(envelope: ResponseEnvelope[Any]) -> bool:
-    """Whether an output schema describes the data: not that of an error, nor content blocks used as data."""
+    """Whether the output schema applies to the data: not to an error result, nor to content blocks used as data."""
     meta = envelope.meta
     if isinstance(meta, HTTPResponseMeta):
         return meta.status_code < 400

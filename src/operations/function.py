@@ -274,7 +274,7 @@ class _FunctionCall:
         return load
 
     def _refuse(self, input: Any, error: CallError) -> None:
-        """Raise the error of an invalid input, if the error is a validation error."""
+        """Raise `VALIDATION_ERROR` for the input if `error` is a validation error."""
         found = _problems_of(error)
         if found is not None:
             # The cause of such an error quotes the value, which may be a secret.

@@ -34,7 +34,7 @@ class Recent(Generic[K, T]):
             self.rotate()
 
     def rotate(self) -> None:
-        """Drop the older half; called when `newer` has `minimum` keys, also by code that writes there directly."""
+        """Drop the older half; called when `newer` has `minimum` keys, also by code that writes to `newer` directly."""
         self.older, self.newer = self.newer, {}
 
     def __getitem__(self, key: K) -> T:

@@ -143,8 +143,9 @@ class FileRecorder:
 def replay_operations(path: str | Path) -> list[Operation[Any]]:
     """Return the recorded operations, with handlers that replay the file and need no source.
 
-    A call gets the result of the recorded call with the same input. Of several, the first call gets the first, and so
-    on; the last one is repeated. A call that was not recorded fails with `UNAVAILABLE` and the nearest recorded input.
+    A call gets the result of the recorded call with the same input. If there are several, the first call gets the first
+    result, and so on; the last result is repeated. A call that was not recorded fails with `UNAVAILABLE` and the
+    nearest recorded input.
     """
     recording = _read(Path(path))
     return [_replayed(spec, _Calls(spec.id, recording.calls[spec.id])) for spec in recording.specs.values()]
@@ -248,7 +249,7 @@ def _matches(recorded: Any, given: Any) -> bool:
 
 
 def _matches_around(recorded: str, given: str) -> bool:
-    """Whether a string has the same start and end as a partly redacted one."""
+    """Whether a string has the start and the end of a partly redacted string."""
     parts = recorded.split(REDACTED)
     return given.startswith(parts[0]) and given.endswith(parts[-1])
 

@@ -133,8 +133,8 @@ class OperationRegistry(OperationCatalogue):
     ) -> ResponseEnvelope[Any]:
         """Call an operation by id, or by its Operation, to get `data` as its Python type.
 
-        `timeout` is in seconds; with a deadline in the context too, the earlier one counts. `raise_on_error` is the
-        registry's by default.
+        `timeout` is in seconds; if the context has a deadline too, the earlier one counts. The default of
+        `raise_on_error` is the registry's setting.
         """
         registered = self._resolve(operation)
         if context is not None or timeout is not None:
@@ -370,7 +370,7 @@ class OperationRegistry(OperationCatalogue):
             self._execution.close()
 
     def __dir__(self) -> list[str]:
-        """Return the names that completion offers, without those for other parts of this library."""
+        """Return the names that completion offers, without methods for other parts of this library."""
         return [name for name in super().__dir__() if name not in _INTERNAL]
 
     async def __aenter__(self) -> OperationRegistry:

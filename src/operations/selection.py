@@ -1,4 +1,4 @@
-"""Selection: which operations of a registry are given to others, as tools or by a server."""
+"""Selection: the operations of a registry that are exported as tools or served."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Selection:
         self._read_only = read_only
 
     def includes(self, operation: Operation[Any]) -> bool:
-        """Whether an operation is selected; a spec without handler and stream never is."""
+        """Whether an operation is selected; an operation with neither handler nor stream is not."""
         spec = operation.spec
         if operation.handler is None and operation.stream is None:
             return False

@@ -14,7 +14,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 def read_settings(value: object, kind: type[T], name: str) -> T:
-    """Return settings as they are, or read them from a mapping; raise `VALIDATION_ERROR` that names the problem."""
+    """Return settings unchanged, or read them from a mapping; raise a `VALIDATION_ERROR` that names the problem."""
     if isinstance(value, kind):
         return value
     if not isinstance(value, Mapping):

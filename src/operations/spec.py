@@ -181,7 +181,7 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
     threaded: bool | None = None
     """Whether the handler runs in a worker thread; by default true for plain functions, false for coroutines."""
     dump: Callable[[Any], Any] | None = jsonable
-    """Converts the handler's result to JSON-like data; None if results already are."""
+    """Converts the handler's result to JSON-like data; None if results are JSON-like already."""
     load: Callable[[Any], Any] | None = None
     """Converts JSON-like data to the declared Python type, for callers that pass the operation itself."""
     extra_problems: Callable[[Any], Sequence[Found]] | None = None
@@ -191,7 +191,7 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
     split_files: Callable[[Any], InputParts | None] | None = None
     """Splits files from an input; None if inputs are plain data, the usual case."""
     origin: object = None
-    """End of the transport that the operation was imported from: it is not served there again."""
+    """The transport that the operation was imported from: the operation is not served there again."""
     wants_context: bool = True
     """False if the handler uses neither request id nor env, which are then not created."""
 

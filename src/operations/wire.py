@@ -22,7 +22,7 @@ _BYTES = frozenset({bytes, bytearray, memoryview})
 PACKABLE = PLAIN | _BYTES
 """Types whose values MessagePack writes unchanged, except integers above 64 bits."""
 JSON_MARKERS = tuple(b"$\\")
-"""Bytes that JSON with encoded bytes must contain: a dollar, or the escape that other writers may use."""
+"""One of these is in all JSON with encoded bytes: a dollar sign, or the escape that other writers may use for it."""
 _DOLLAR, _BACKSLASH = JSON_MARKERS
 _BIG_INTEGER = 1
 _LENGTH_SIZES = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xC7: 1, 0xC8: 2, 0xC9: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
@@ -71,7 +71,7 @@ def mark_json(value: Any) -> Any:
 
 
 def is_writable(value: Any, scalars: frozenset[object]) -> bool:
-    """Whether an encoder writes a value unchanged: it has only `scalars`, finite floats, lists, and dicts of them."""
+    """Whether an encoder writes a value unchanged: it consists only of `scalars`, finite floats, lists and dicts."""
     kind = type(value)
     if kind is dict:
         for key, item in value.items():
@@ -148,7 +148,8 @@ def encode_portable(value: Any) -> bytes:
 def portable(value: Any) -> Any:
     """Return a value that a MessagePack encoder writes unchanged; the same object if it already is.
 
-    Raises for the values that `encode_json` rejects: MessagePack supports more, which receivers need not expect.
+    Raises for values that `encode_json` rejects, although MessagePack supports some of them: receivers need not expect
+    them.
     """
     return value if is_writable(value, PACKABLE) else _portable(value, "")
 

@@ -141,7 +141,7 @@ class Announcer:
             self._note_registered({**event.payload.rejected, **self._expand(event.payload.refused)})
 
     def _expand(self, refused: Mapping[str, str]) -> dict[str, str]:
-        """Return the reasons by operation id, for those given by namespace."""
+        """Return reasons that are given by namespace as reasons by operation id."""
         return {
             operation.id: reason
             for name, reason in refused.items()

@@ -71,7 +71,7 @@ class _PlainCallResponded(CallResponded, tag="call.responded"):
 
 _PlainEvent = _PlainCallRequested | _PlainCallResponded
 PLAIN_RESPONSE, PLAIN_REQUEST = _PlainCallResponded, _PlainCallRequested
-"""The types of responses and requests that are decoded together with the value inside, as most are."""
+"""The types of most responses and requests, which are decoded together with the value inside."""
 _MARKER, _ESCAPE = JSON_MARKERS
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError)
 """The exceptions that decoding a message may raise."""
@@ -119,7 +119,7 @@ class Codec:
             return self.decode_any(message)
 
     def _decode_unmarked(self, message: bytes) -> Event:
-        """Decode a request or response without marked values; raise ValueError if there may be some."""
+        """Decode a request or response without marked values; raise ValueError if it may have marked values."""
         assert self._has_marks is not None
         if (_MARKER in message or _ESCAPE in message) and self._has_marks(message):
             raise ValueError("marked")
@@ -239,7 +239,7 @@ def read_event(message: bytes) -> dict[str, Any]:
 
 
 def transcode(message: bytes, target: Codec) -> bytes:
-    """Convert an event to another codec; raise `VALIDATION_ERROR` if that cannot express it."""
+    """Convert an event to another codec; raise `VALIDATION_ERROR` if that codec cannot express it."""
     source = codec_of(message)
     if source is target:
         return message
@@ -255,7 +255,7 @@ def transcode(message: bytes, target: Codec) -> bytes:
 def error_event(request_id: str, error: CallError, codec: Codec, caller_id: str | None = None) -> CallFailed:
     """Return the event that carries an error; details that cannot be encoded are left out.
 
-    `caller_id` is the caller's id of the request, if a hub gave it another one.
+    `caller_id` is the id that the caller gave the request, if a hub replaced it.
     """
     details = NULL if error.details is None else _write_details(error.details, codec)
     failed = ErrorPayload(caller_id or request_id, writable(str(error.code)), writable(error.message), details)

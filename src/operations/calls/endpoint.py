@@ -313,7 +313,7 @@ class Endpoint:
             reporter.report(payload.progress, payload.total, payload.message)
 
     def _is_acceptable(self, event: CallRequested, codec: Codec, arrival: Arrival) -> bool:
-        """Return whether id, sender and address of a request agree; with a hub, the hub checks that."""
+        """Return whether id, sender and address of a request match; behind a hub, the hub has checked that."""
         if event.payload.request_id != event.id:
             # Only a hub gives a request another id than the one in its payload.
             self._refuse_unreadable(event.id, "the id in its payload differs from the event's id", arrival)

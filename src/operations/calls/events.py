@@ -42,7 +42,7 @@ class RequestPayload(_CallPayload):
 
     operation_id: str
     input: msgspec.Raw = NULL
-    """The encoded input; the plain input before encoding, or if it was decoded with the event."""
+    """The encoded input; before encoding, or if it was decoded together with the event, the plain input."""
     parent_request_id: str | None = None
     deadline: _Whole | None = None
     idle_timeout: _Whole | None = None
@@ -323,7 +323,7 @@ class EventHeader(msgspec.Struct, omit_defaults=True, gc=False):
     to: _Name
     payload: msgspec.Raw
     identity: msgspec.Raw = NULL
-    """Not decoded either: a hub ignores the identity that a spoke claims."""
+    """Not decoded: a hub ignores the identity that a spoke claims."""
     stream: bool = False
     parent: _Id | None = None
     grant: _Token | None = None

@@ -30,7 +30,9 @@ MAX_KEEP_SECONDS = 7 * 86_400.0
 DEAD_SECONDS = 30 * 86_400.0
 """How long a dead letter is kept."""
 MOST_DEAD_LETTERS = 10_000
-"""Largest number of records of dead letters of durable calls; further ones have none and cannot be retried."""
+"""Largest number of records of dead letters of durable calls; further dead letters have no record and cannot be
+retried.
+"""
 _OWNER_BYTES = 8
 _LONGEST_TEXT = 1_000
 _VALUE_BYTES = 1 << 14
@@ -170,7 +172,7 @@ def new_job_key(owner: str | None) -> str:
 
 
 def new_dead_letter_key() -> str:
-    """Return the name of the record of a dead letter: of a durable call, which has no proven owner."""
+    """Return the name of the record of a dead letter of a durable call; it has no proven owner."""
     return blake2b(b"dead letters", digest_size=_OWNER_BYTES).hexdigest() + os.urandom(16).hex()
 
 

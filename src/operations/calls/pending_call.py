@@ -129,7 +129,7 @@ class PendingCall(msgspec.Struct, eq=False):
         self.worker = worker
 
     def lost(self, reason: str) -> None:
-        """Fail, because the call may have run; continue if it was never sent or may be repeated."""
+        """Fail, because the call may have run; do nothing if it was never sent or may be repeated."""
         if self._is_held_back:
             return
         self.worker = None
@@ -256,7 +256,7 @@ class DurableCall(PendingCall):
     """Infinite: the request may not be at a worker yet, so missing heartbeats have no meaning."""
 
     def lost(self, reason: str) -> None:
-        """Continue: a stored request runs, and one that was not stored is sent again under the same id."""
+        """Do nothing: a stored request runs, and a request that was not stored is sent again with the same id."""
         self._risked = True
 
     def regained(self) -> None:
@@ -281,7 +281,7 @@ class DurableCall(PendingCall):
             store.store(address, self.message, key=key, stored=self._note_stored, undelivered=self, **kept)
 
     def __call__(self, reason: str) -> None:
-        """Handle a request that was not stored, unless another attempt was."""
+        """Handle a failed attempt to store the request, unless another attempt succeeded."""
         if not self._stored:
             self._is_sent = False
             super().__call__(reason)

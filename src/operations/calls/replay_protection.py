@@ -16,7 +16,7 @@ _SKEW_SECONDS = 300.0
 
 
 class ReplayError(CallError):
-    """A signed request was received before. It gets no response, which would go to the caller of the first one."""
+    """A signed request was received before. It gets no response: the response would go to the original caller."""
 
 
 class SeenRequests:
@@ -53,7 +53,7 @@ def kept_until(event: CallRequested) -> float:
 
 
 def replay_problem(event: CallRequested, *, stored: bool) -> str:
-    """Return why a request could run again after its entry is removed; an empty string if it could not."""
+    """Return why a copy of a request could run after the entry of the request is removed; else an empty string."""
     payload, now = event.payload, time.time()
     if stored:
         if payload.not_after is None or payload.not_after / 1000 - now > STORED_SECONDS + _SKEW_SECONDS:

@@ -102,7 +102,7 @@ class RequestHandler:
                 attempts.rotate()
 
     def _is_duplicate(self, event: CallRequested) -> bool:
-        """Return whether a request must not run again: only a later attempt of a query may."""
+        """Return whether a request that was received before must not run: only a later attempt of a query may."""
         if (
             control_id(event.id) if self.endpoint.is_overheard else event.id
         ) in self.endpoint.running or event.payload.attempt <= self._attempts[event.id]:
@@ -246,7 +246,7 @@ class Reply(msgspec.Struct, eq=False):
     request: Request | None = None
     """The call, while it runs; None if it ended immediately."""
     since: float = 0.0
-    """Time since which its caller can control it, by the loop's clock; 0 before."""
+    """Time at which its caller became able to control it, by the loop's clock; 0 before that."""
     control_id: str = ""
     credits: int = 0
     is_aborted: bool = False

@@ -58,7 +58,7 @@ from operations.telemetry.metrics import Measure
 
 _LONGEST_TOKEN = 8_000
 _RESERVED = 8_192
-"""Bytes of the largest message that are reserved for a token and a signature."""
+"""Number of bytes of the largest message that are reserved for a token and a signature."""
 _MOST_TOKENS = 10_000
 
 
@@ -404,7 +404,7 @@ def _is_signed_with(key: bytes, signed: SignedRequest, address: bytes) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _signed_address(address: str, bus: str) -> bytes:
-    """Return the bus and address that a signature covers: that of all workers, also for a request to one worker."""
+    """Return the bus and address that a signature covers; for a request to a single worker, the address of all."""
     if address.startswith("direct."):
         address = f"work.{address.partition('/')[2]}"
     return f"{bus}\0{address}\0".encode()

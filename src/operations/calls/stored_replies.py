@@ -36,7 +36,7 @@ _LONGEST_PROGRESS = 200
 
 
 def start_stored(handler: RequestHandler, event: CallRequested, codec: Codec, stored: StoredRequest) -> None:
-    """Run a stored request; a refused one is also answered and acknowledged."""
+    """Run a stored request; a refused request also gets a response and is acknowledged."""
     job = job_of(event, stored.delivery)
     reply: StoredReply = (
         StoredReply(handler, event, codec, stored=stored)

@@ -284,7 +284,7 @@ class CreditGate:
 
     @property
     def is_open(self) -> bool:
-        """Whether the next item may be sent; an item larger than the window needs any credit at all."""
+        """Whether the next item may be sent; for an item larger than the window, any credit is enough."""
         return self._items > 0 and self._bytes > 0
 
     async def wait(self) -> None:

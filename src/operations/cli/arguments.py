@@ -1,7 +1,7 @@
-"""Declarations of commands, options and arguments, and the parser that parsing, help and completion share.
+"""Declarations of commands, options and arguments, which parsing, help and completion share.
 
-argparse is not used: importing it takes a tenth of the program's start time, and it neither suggests the nearest
-option nor shares its declarations with help and completion.
+argparse is not used: importing it takes a tenth of the program's start time, and it neither suggests the nearest option
+nor shares its declarations with help and completion.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Option(NamedTuple):
     choices: Sequence[str] = ()
     completes: str = ""
     variable: str = ""
-    """Environment variable that sets the value if the option is not given; an empty value of the option unsets it."""
+    """Environment variable with the value if the option is not given; an empty option ignores the variable."""
 
     @property
     def key(self) -> str:

@@ -106,7 +106,7 @@ def config_file(args: ParsedArguments) -> Path:
 
 
 def trust_as_before(path: Path, *, was_trusted: bool, by: str) -> Config | None:
-    """Return the configuration after a change by its user; it stays trusted. None if it is invalid."""
+    """Return the configuration after its user changed it, and keep its trust; None if it is invalid."""
     try:
         config = read_configuration(path)
     except CallError as error:
@@ -181,7 +181,7 @@ def _state(config: Config) -> str:
 
 
 def _wait_for_line() -> None:
-    """Return once a line was typed; a signal that arrives just before the wait is handled as one during it is.
+    """Return once a line was typed; a signal just before the wait is handled like a signal during the wait.
 
     A blocking read would start after the signal and not notice it.
     """

@@ -90,7 +90,7 @@ def report(error: BaseException, *, traceback: str = "") -> int:
 
 
 def report_exit(exit_code: int, message: str, hint: str = "") -> int:
-    """With `--json`, print why a command failed that has already printed its result; return the exit code."""
+    """Return the exit code of a command that has printed its result and failed; with `--json`, print the failure."""
     if exit_code != OK and stderr.is_json():
         _print_json(FailureReport(_NAMES[exit_code], message, exit_code, hint))
     return exit_code

@@ -93,7 +93,7 @@ class LineOutcome(NamedTuple):
 async def map_lines(
     call: Call, lines: Lines, fixed: Mapping[str, Any], *, jobs: int, ordered: bool
 ) -> AsyncGenerator[LineOutcome, None]:
-    """Call for each line, `jobs` at a time; yield outcomes in the order of the lines, or as they complete."""
+    """Make one call for each line, `jobs` at a time; yield outcomes in the order of the lines, or as they complete."""
     run = _Run(call, lines, fixed, jobs)
     run.start_worker()
     try:

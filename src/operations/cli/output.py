@@ -178,7 +178,7 @@ def duration(seconds: float) -> str:
 
 
 def require_writable(path: str) -> None:
-    """Raise if a result could not be written to a path; checked before the call, which may not be repeatable."""
+    """Raise if a path cannot be written to; checked before the call, because the call may not be repeatable."""
     directory = os.path.dirname(path) or "."
     if os.path.isdir(path) or not os.path.isdir(directory):
         reason = f"{path} is a directory" if os.path.isdir(path) else f"directory {directory} does not exist"

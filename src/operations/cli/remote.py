@@ -94,7 +94,7 @@ async def connect_transport(
 
 
 def unlisted_operation(transport: Transport, operation_id: str, missing: CallError) -> Operation[Any]:
-    """Return an operation that calls the hub by id, which returns the reason if the caller may not call it.
+    """Return an operation that calls the hub by id; the hub's error explains why it is not listed.
 
     `missing` is the error for an id that the hub does not have.
     """

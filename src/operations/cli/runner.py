@@ -24,7 +24,7 @@ ENTRY = "_operations_entry"
 SUPERVISOR = "OPERATIONS_SUPERVISOR"
 """The variable with the id of the process that supervises this one."""
 REPLACES = "OPERATIONS_REPLACES"
-"""The variable of a process that replaces another one, which runs until this one is ready."""
+"""The variable that is set for a process that replaces another one; the old process runs until the new one is ready."""
 _SIGNAL_WINDOW = 1.0
 """A supervisor may signal a process and its group: signals within this time count as one."""
 

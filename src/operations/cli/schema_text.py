@@ -50,7 +50,7 @@ class SchemaRow(NamedTuple):
 
 
 def schema_lines(document: object, *, limit: int, more: str) -> Iterator[str]:
-    """Yield a line for each field of a schema, or one for its type; beyond `limit` lines, their number and `more`."""
+    """Yield a line per field of a schema, or one for its type; after `limit` lines, the number of others and `more`."""
     text = SchemaText(document)
     rows = list(text.rows())
     if not rows:

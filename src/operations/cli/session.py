@@ -71,7 +71,7 @@ class CommandSession:
         raise self._not_found(operation_id)
 
     def report_failures(self, args: ParsedArguments, requested: str | None) -> None:
-        """Warn of failed sources, except that of the requested operation, for which `find` raises."""
+        """Warn of failed sources, except the source of the requested operation: `find` raises for that one."""
         needed = None if requested is None else self.failed_source_of(requested)
         report_failures(args, [report for report in self.reports if report is not needed])
 

@@ -147,7 +147,7 @@ def curl_command(request: Mapping[str, Any]) -> str:
 
 
 def readable_request(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a dry run's request with its body, or each of its parts, decoded as JSON or text, if it is either."""
+    """Return a dry run's request; its body, or each part of it, is decoded if it is JSON or text."""
     body = request.get("body")
     if isinstance(body, list):
         return {**request, "body": [_text_part(part) for part in body]}

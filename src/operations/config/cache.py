@@ -18,7 +18,7 @@ import msgspec
 MAGIC = b"operations catalogue 5\n"
 _LENGTH = 8
 Stamp = tuple[str, int, int]
-"""A path, its modification time and its size; for a directory, a hash of its names; -1 if it does not exist."""
+"""A path with its modification time and size; for a directory, a hash of its file names; -1 if it does not exist."""
 
 
 class CatalogueEntry(msgspec.Struct, frozen=True, array_like=True):

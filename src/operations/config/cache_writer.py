@@ -52,7 +52,7 @@ def store_catalogue(
 ) -> Path | None:
     """Write the cache of a workspace's configuration; sources that are not open keep their entries.
 
-    `before` is the cache from before a change of the file that left those sources as they were; by default it is read.
+    `before` is the cache of the configuration before a change that did not affect those sources; by default it is read.
     Return the file, or None if it cannot be written, which is not an error.
     """
     config = workspace.config
@@ -89,7 +89,7 @@ def _opened(workspace: Workspace) -> Iterator[_Row]:
 
 
 def _resolve(rows: Sequence[_Row], order: Sequence[str]) -> tuple[list[_Row], dict[str, dict[str, str]]]:
-    """Return the first row of each id, and for every other source the ids that it lost, with their sources."""
+    """Return the first row of each id, and for each source its ids that belong to other sources, with these sources."""
     position = {name: index for index, name in enumerate(order)}
     found: dict[str, _Row] = {}
     hidden: dict[str, dict[str, str]] = {}

@@ -76,7 +76,7 @@ def editor_servers(document: ConfigDocument) -> Iterator[SourceTable]:
 
 
 def editor_directory(path: Path) -> Path:
-    """Return the directory where servers run: the file's, or its parent if that is an editor's directory."""
+    """Return the directory where servers run: the file's directory, or its parent if it is one such as `.vscode`."""
     directory = path.parent
     return directory.parent if directory.name.startswith(".") else directory
 

@@ -58,7 +58,7 @@ def load_config(path: Path | str | None = None, *, environ: Mapping[str, str] | 
 
 
 def load_draft(path: Path, text: str) -> Config:
-    """Return the configuration that a file would be with another text; nothing is written."""
+    """Return the configuration of a file as if it had another text; nothing is written."""
     return _read(path, None, text)
 
 
@@ -113,7 +113,7 @@ class _ConfigReader:
         )
 
     def read(self, path: Path, includer: tuple[Checker, Key] | None) -> None:
-        """Read a file; a problem with finding it belongs to the file that includes it."""
+        """Read a file; if it is missing, the problem is reported in the file that includes it."""
         if path in self._files:
             if includer is not None:
                 includer[0].report(includer[1], f"{path} is already included")

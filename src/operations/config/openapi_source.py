@@ -68,7 +68,7 @@ def service_config(
 def takes_api_key(operations: Sequence[Operation[Any]]) -> bool:
     """Whether an API's document declares an API key and no scheme that takes a bearer token.
 
-    A key in the header Authorization is a bearer token: Swagger 2.0 cannot declare one otherwise.
+    An API key in the header Authorization counts as a bearer token: Swagger 2.0 has no other way to declare one.
     """
     schemes = list(operations.service.schemes.values()) if isinstance(operations, APIOperations) else []
     keys = [scheme for scheme in schemes if scheme.get("type") == "apiKey"]

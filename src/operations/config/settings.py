@@ -441,7 +441,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def namespace(self) -> str:
-        """Namespace of operations without their own: the setting, or the source's name."""
+        """Namespace of operations that have none: the setting, or the source's name."""
         segments = (re.sub(_NOT_IN_NAMES, "_", segment) or "_" for segment in self.name.split("."))
         return self.settings.namespace or ".".join(segments)
 

@@ -169,7 +169,9 @@ KINDS: dict[str, type[AnySource]] = {
 
 
 def choose_kind(checker: Checker, table: Any, key: Key) -> type[AnySource] | None:
-    """Return the struct for a table of `[sources]`; report a problem and return None unless it has exactly one kind."""
+    """Return the struct for a table of `[sources]`; report a problem and return None unless the table has the key of
+    exactly one kind.
+    """
     if not isinstance(table, Mapping):
         checker.report(key, "expected a table")
         return None
@@ -348,7 +350,7 @@ def _check_tokens(checker: Checker, known: Sequence[TokenSettings], key: Key) ->
 
 
 def check_serve(checker: Checker, serve: ServeSettings, key: Key) -> None:
-    """Report duplicate tokens, an incomplete JWT table, and addresses and audiences that cannot be right."""
+    """Report duplicate tokens, an incomplete JWT table, and invalid addresses and audiences."""
     if serve.jwt is not None:
         _check_jwt(checker, serve.jwt, (*key, "jwt"))
         if serve.jwt.audience is None and serve.public_url is None:

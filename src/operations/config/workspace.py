@@ -44,7 +44,7 @@ Outcome = tuple[OpenedSource | None, SourceReport]
 
 
 class FilteredCatalogue(OperationCatalogue):
-    """A source's view of a registry: operations registered here are registered there, filtered and renamed.
+    """A source's view of a registry: it filters and renames the source's operations, and adds them to the registry.
 
     An id of another source is skipped and reported in `skipped`.
     """
@@ -55,7 +55,7 @@ class FilteredCatalogue(OperationCatalogue):
         super().__init__()
         self.skipped: dict[str, Skipped] = {}
         self.hidden: dict[str, str] = {}
-        """Ids in the registry of other sources' operations, by the id in this source's view."""
+        """Ids in the registry that belong to other sources, by the id in this source's view."""
         self._registry = registry
         self._rules = rules
         self._owner_of = owner_of

@@ -112,7 +112,7 @@ class Request(Deadline, kw_only=True):
         host.tasks.start(self)
 
     def ends_expired(self) -> bool:
-        """End a call whose deadline passed while it waited for its task; return whether it did."""
+        """End the call if its deadline passed while it waited for its task; return whether the call was ended."""
         if not self.has_passed:
             return False
         self.expire()
@@ -287,7 +287,7 @@ class Dispatcher:
             request.leave()
 
     async def stream(self, request: Request) -> AsyncGenerator[ResponseEnvelope[Any], None]:
-        """Run a stream in the consumer's task, one item for each that the consumer requests."""
+        """Run a stream in the consumer's task: the next item is produced when the consumer requests it."""
         operation_id = request.operation_id
         operation = self.authorize(request)
         if self.slots.free > 0:
@@ -361,7 +361,7 @@ class Dispatcher:
     def cancel(self, request_id: str, caller: str | None, reason: str) -> bool:
         """End a call of an identity that runs or waits here; its caller gets `ABORTED`.
 
-        Peers choose some request ids, so the identity must be that of the call.
+        Peers may choose request ids, so the call is found only with the identity that made it.
         """
         for active in self.active:
             if active.id == request_id and active.grant is not None and caller_name(active.grant.identity) == caller:

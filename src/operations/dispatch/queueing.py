@@ -18,9 +18,9 @@ _ITERATION_SECONDS = 0.01
 _QUICK_SECONDS = 0.0001
 """Time that a handler may compute before it first suspends without delaying others."""
 _SLOW_STARTS = 4
-"""Number of slow calls in a row after which the next ones queue. A single one may be a garbage collection."""
+"""Number of slow calls in a row after which the next ones queue. A single slow call may be a garbage collection."""
 _FIRST_TASKS, _MOST_TASKS = 8, 64
-"""Number of tasks that start in one iteration of the event loop: in the first one, and at most."""
+"""Number of tasks that start in one iteration of the event loop: the initial number, and the maximum."""
 
 
 class QueuedCall(Protocol):
@@ -202,7 +202,7 @@ class StartableCall(Protocol):
         """Return the coroutine of the task."""
 
     def ends_expired(self) -> bool:
-        """End a call whose deadline has passed, with its slot; return whether it did."""
+        """End the call and free its slot if its deadline has passed; return whether it was ended."""
 
 
 class EagerTasks:

@@ -54,7 +54,7 @@ def read_arguments(arguments: dict[str, Any], schema: Schema) -> Any:
 
 
 def argument_schema(schema: Schema) -> Mapping[str, Any] | bool:
-    """Return the schema of a tool's arguments: the input's, or that of an object with the input as its property."""
+    """Return the schema of a tool's arguments: the input schema, or an object schema with the input as a property."""
     document = schema.document
     if isinstance(document, bool) or is_object_schema(document):
         return document

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 _CHARACTERS_PER_TOKEN = 3
-"""A lower bound: tokenizers need fewer tokens for ids, on average."""
+"""A cautious value: on average, a token has more characters of an id."""
 _GROUP = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 
 

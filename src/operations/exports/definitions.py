@@ -30,7 +30,7 @@ class SharedDefinition(msgspec.Struct, frozen=True):
     key: str
     """Hash of the content and of everything that it reaches: 32 hexadecimal digits."""
     name: str
-    """The name that its schema gave it; definitions with different content may have the same."""
+    """The name that its schema gave it; definitions with different content may have the same name."""
     uses: tuple[str, ...]
     """Keys of the definitions that it refers to directly."""
     content: Any = None
@@ -103,7 +103,7 @@ def closure(keys: Iterable[str], definitions: Mapping[str, SharedDefinition]) ->
 
 
 def assign_names(definitions: Iterable[SharedDefinition], taken: Iterable[str] = ()) -> dict[str, str]:
-    """Return a unique name for each key: the first content keeps its name, others get digits of their hash."""
+    """Return a unique name for each key: the first definition of a name keeps it, others get digits of their hash."""
     names: dict[str, str] = {}
     used = set(taken)
     for definition in definitions:

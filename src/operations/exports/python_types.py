@@ -166,7 +166,7 @@ class TypeWriter:
         return " | ".join(flat)
 
     def _record(self, node: Mapping[str, Any], hint: str, depth: int, key: str | None = None) -> str:
-        """Return the name of the TypedDict of an object schema; equal contents have one."""
+        """Return the name of the TypedDict of an object schema; equal schemas share a TypedDict."""
         name = ""
         if key is not None:
             # It may refer to itself, so its name is needed before its content is known.

@@ -91,7 +91,7 @@ class Rendering(msgspec.Struct, frozen=True, kw_only=True):
         return self._redacted(self._chosen(data))
 
     def text(self, data: Any) -> str:
-        """Return data as JSON, strings as they are: with the chosen fields, without secrets, truncated."""
+        """Return data as JSON, a string unchanged: with the chosen fields, without secrets, truncated."""
         chosen = self._chosen(data)
         whole = as_text(chosen)
         if not self.redact:
@@ -103,7 +103,7 @@ class Rendering(msgspec.Struct, frozen=True, kw_only=True):
         return self.truncate(begun, len(whole))
 
     def truncate(self, text: str, length: int | None = None) -> str:
-        """Return a text of at most `max_characters`, with a note if it, or its original of that `length`, is longer."""
+        """Return a text truncated to `max_characters`, with a note; `length` is the length of the whole text."""
         length = len(text) if length is None else length
         if length <= self.max_characters:
             return text

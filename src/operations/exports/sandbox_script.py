@@ -180,7 +180,7 @@ class SandboxScript:
             return await self._approved_call(tool, input)
 
     async def _approved_call(self, tool: ModelTool, input: Any) -> Any:
-        """Call an operation and count a refusal; after the last allowed refusal, no call is asked for or run."""
+        """Call an operation and count a refusal; after the last allowed one, no call runs and no person is asked."""
         self._check()
         try:
             return await self._host.call(tool, input)

@@ -54,7 +54,7 @@ def fit_schema(document: Mapping[str, Any] | bool, subset: Subset) -> dict[str, 
 
 
 def is_object_schema(document: Mapping[str, Any] | bool) -> bool:
-    """Whether the arguments of a tool can be the input itself: a schema of objects, or of anything."""
+    """Whether the arguments of a tool can be the input itself: the schema accepts objects, or any value."""
     if isinstance(document, bool):
         return True
     kind = document.get("type")

@@ -45,7 +45,7 @@ class SchemaParts:
         return found
 
     def variants(self, schema: Any) -> Iterator[dict[str, Any]]:
-        """Yield a merged schema, and the merged branches of its unions, of theirs, and so on."""
+        """Yield a merged schema and, recursively, the merged branches of its unions."""
         pending, steps = [schema], 0
         while pending and steps < _MAX_MERGED:
             node = self.merged(pending.pop(0))

@@ -24,7 +24,7 @@ class NamedOperations(msgspec.Struct, frozen=True):
 
 
 def name_operations(specs: Iterable[OperationSpec], taken: Container[str] = ()) -> NamedOperations:
-    """Return the operations of one namespace by their Python names, in order of name; `taken` are other names."""
+    """Return the operations of one namespace by their Python names, in order; `taken` are names that are in use."""
     by_name: defaultdict[str, list[OperationSpec]] = defaultdict(list)
     for spec in specs:
         by_name[attribute_path(spec.name)].append(spec)

@@ -168,7 +168,7 @@ class ToolSet:
         return any(tool.spec.id == operation_id for tool in self.tools.values())
 
     def authorize(self, operation_id: str, identity: Identity | None) -> None:
-        """Raise the error that a call of an operation would get: one that is not in this set is unknown."""
+        """Raise the error that a call of an operation would get; an operation that is not in this set is unknown."""
         self.find(operation_id)
 
     def openai(self, *, api: Literal["chat", "responses"] = "chat", strict: bool = False) -> list[dict[str, Any]]:
@@ -287,7 +287,7 @@ class ToolSet:
     async def _collect(
         self, operation_id: str, value: Any, timeout: float | None
     ) -> tuple[list[ResponseEnvelope[Any]], bool]:
-        """Return the first items of a stream, at most 100 and those before the deadline, and whether these are all."""
+        """Return the first items of a stream, at most 100 and until the deadline, and whether the stream has ended."""
         envelopes: list[ResponseEnvelope[Any]] = []
         async with contextlib.aclosing(self._stream(operation_id, value, self._deadline(timeout))) as stream:
             try:

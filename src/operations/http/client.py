@@ -171,7 +171,7 @@ def describe(request: HTTPRequest) -> str:
 def failure(
     request: HTTPRequest, reason: str, *, executed: Executed, code: ErrorCode = ErrorCode.UNAVAILABLE
 ) -> CallError:
-    """Return the error of a request without a complete response; `executed` is whether the server may have run it."""
+    """Return the error of a request without a complete response; `executed` says whether the server may have run it."""
     return CallError(code, f"{describe(request)}: {reason}", {"executed": executed})
 
 
@@ -243,7 +243,7 @@ def announced_length(request: HTTPRequest) -> int | None:
 
 
 def checked_body(request: HTTPRequest) -> AsyncIterable[bytes]:
-    """Return the request's body; it fails if its length differs from the announced one."""
+    """Return the request's body; reading it fails if its length differs from the announced length."""
     assert request.body is not None
     assert not isinstance(request.body, bytes)
     length = announced_length(request)

@@ -162,7 +162,7 @@ def _prepare(request: HTTPRequest, options: ClientOptions, accepted: str) -> htt
 
 
 def _timeouts(request: HTTPRequest, options: ClientOptions) -> dict[str, float | None]:
-    """Return httpx2's timeouts; the limit of the whole exchange, or until its head, is enforced here."""
+    """Return the timeouts for httpx2; this client enforces the limit of the exchange, or of its head, itself."""
     return {"connect": options.connect_timeout, "read": options.read_timeout if request.stream else None}
 
 

@@ -33,7 +33,7 @@ class Invocation(msgspec.Struct, frozen=True):
 Proceed = Callable[[Invocation], Awaitable[Any]]
 """Continues the call: runs the next interceptor or the operation itself."""
 Interceptor = Callable[[Invocation, Proceed], Awaitable[Any]]
-"""With a method `applies(spec) -> bool`, it runs only for operations for which that is true."""
+"""An interceptor with a method `applies(spec) -> bool` runs only for operations for which it returns true."""
 Envelopes = AsyncGenerator[ResponseEnvelope[Any], None]
 KeyPart = Literal["identity", "operation", "namespace"]
 """A part of the key under which an interceptor counts calls."""
@@ -120,7 +120,7 @@ class ChosenInterceptors:
         self._chosen: dict[str, tuple[OperationSpec, object, tuple[Interceptor, ...]]] = {}
 
     def of(self, interceptors: Sequence[Interceptor], spec: OperationSpec) -> tuple[Interceptor, ...]:
-        """Return the interceptors that run for an operation; they are chosen again for another spec or another list."""
+        """Return the interceptors that run for an operation; they are chosen again if the spec or the list changed."""
         known = self._chosen.get(spec.id)
         if known is not None and known[0] is spec and known[1] is interceptors:
             return known[2]

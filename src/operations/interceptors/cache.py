@@ -1,4 +1,4 @@
-"""Cache: results of queries, kept for a time and returned to the same caller only."""
+"""Cache: keeps results of queries for a time; by default, a result is returned only to the same caller."""
 
 from __future__ import annotations
 

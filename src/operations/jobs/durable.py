@@ -209,7 +209,7 @@ def _decode(kept: tuple[bytes, bytes] | None) -> JobRecord | None:
 
 
 def _renew(message: bytes, identity: Identity | None) -> bytes:
-    """Return a request with the lifetime of a new one, and with the rights of an identity if one is given."""
+    """Return a request with a new lifetime; if `identity` is given, with its rights."""
     codec = codec_of(message)
     event = codec.decode_any(message)
     assert isinstance(event, CallRequested)

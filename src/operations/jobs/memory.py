@@ -108,7 +108,7 @@ class MemoryJobStore:
         return job_id
 
     def _check_limits(self, owner: str | None) -> None:
-        """Refuse a job of an owner with too many or too large ones; the program itself may run any number."""
+        """Refuse a job if the owner's jobs are too many or too large; the program itself has no limit."""
         limits = self._limits
         if self._counts[owner] >= limits.jobs:
             raise too_many_jobs(limits.jobs)

@@ -23,7 +23,7 @@ _MOST_LISTED = 1_000
 def job_operations(jobs: Jobs, *, namespace: str = "jobs") -> list[Operation[Any]]:
     """Return the methods of `jobs` as operations; each caller uses its own jobs, by its verified identity.
 
-    A caller submits and uses jobs of operations that it may call at the server of its request, as in a call.
+    A caller can use jobs only of operations that it may call at the server of its request.
     """
 
     of = partial(_jobs_of, jobs)

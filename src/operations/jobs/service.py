@@ -63,7 +63,7 @@ class Jobs:
         return min(KEEP_SECONDS, self._limits.keep_seconds)
 
     def runs(self, operation: Operation[Any]) -> bool:
-        """Whether an operation can be a job: any in this process, durable ones on a transport."""
+        """Whether an operation can be a job: in this process any operation, on a transport only durable ones."""
         return operation.spec.durable or isinstance(self._store, MemoryJobStore)
 
     def of(self, identity: Identity | None, *, exposure: Exposed | None = None) -> Jobs:
@@ -211,7 +211,7 @@ class Jobs:
         return record
 
     def _may_see(self, record: JobRecord) -> bool:
-        """Whether the caller may use a job: its own, if it may call the operation, or any as an administrator."""
+        """Whether the caller may use a job: it may call the operation, and owns the job or is an administrator."""
         if self._sees_all:
             return True
         if record.owner != self._owner:

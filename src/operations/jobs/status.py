@@ -9,11 +9,11 @@ from operations.errors import CallError, ErrorCode
 from operations.pubsub.limits import check_counts, check_seconds
 
 JOB_NOT_FOUND = "JOB_NOT_FOUND"
-"""The code for an unknown job id, or that of another caller's job."""
+"""The error code for a job id that is unknown or belongs to another caller."""
 JOB_NOT_ENDED = "JOB_NOT_ENDED"
 """The code for the result of a job that has not ended."""
 TOO_MANY_JOBS = "TOO_MANY_JOBS"
-"""The `reason` in the details of a submission that the limit of jobs per identity refuses."""
+"""The `reason` in the details of the error if an identity has too many jobs."""
 
 
 class JobStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

@@ -46,7 +46,7 @@ def _put_together(messages: Sequence[bytes], sizes: Sequence[int], quick: bool) 
 
 
 def batches(messages: Sequence[bytes], most: int, *, quick: bool = False) -> Sequence[bytes]:
-    """Return the messages in order, in as few batches of at most `most` bytes as possible; a larger one stays alone."""
+    """Return the messages in order, in few batches of at most `most` bytes; a larger message is a batch of its own."""
     sizes = [*map(len, messages)]
     count = len(sizes)
     fit = _START + _NUMBER.size * count + sum(sizes) <= most

@@ -31,7 +31,7 @@ TURN_MESSAGES = 64
 TURN_SECONDS = 0.005
 """Number of messages, and seconds, that one `Turn` allows in an iteration of the event loop."""
 PROTOCOL = "operations.v1"
-"""The WebSocket sub-protocol. A browser must offer it, next to one that carries its token."""
+"""The WebSocket sub-protocol. A browser must offer it, and a second sub-protocol that carries its token."""
 PROTOCOLS_HEADER = "Sec-WebSocket-Protocol"
 SLOW_READER = "the peer reads too slowly"
 _BEARER = "bearer."
@@ -70,7 +70,7 @@ class Turn:
 
 
 class LargeMessages:
-    """Lets one large message of all links of a server be handled in each iteration of the event loop."""
+    """Limits a server to one large message per iteration of the event loop, for all its links together."""
 
     def __init__(self) -> None:
         self._is_taken = False

@@ -106,7 +106,7 @@ class MemoryTransport:
         return self._keep(stop)
 
     def offer(self, address: str, target: Any) -> Stop:
-        """Let ends of this bus reach `target` at `address` by reference; several share the load."""
+        """Let peers of this bus reach `target` at `address` by reference; several targets share the load."""
         targets = self._bus.targets.setdefault(address, deque())
         targets.append(target)
 

@@ -46,7 +46,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     knows_no_responders: bool
     """Whether `undelivered` is called if an address has no listener."""
     tracks_peers: bool
-    """Whether peers are notified when another peer is lost; otherwise workers send heartbeats and callers leases."""
+    """Whether peers are notified when another peer is lost; otherwise workers send heartbeats and callers renew leases.
+    """
     groups: bool
     """Whether one listener of each group gets a message, so that workers share the load."""
     ordered: bool
@@ -61,8 +62,9 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     addresses_operations: bool = False
     """Whether a request goes to `work.<namespace>/<operation>` instead of `work.<namespace>`, where workers listen."""
     addresses_workers: bool = False
-    """Whether a request can be addressed to a single worker: `direct.<peer>/<namespace>/<operation>`. It arrives at the
-    worker's listener for `work.<namespace>`.
+    """Whether a request can be addressed to a single worker: `direct.<peer>/<namespace>/<operation>`.
+
+    It arrives at the worker's listener for `work.<namespace>`.
     """
     overheard: bool = False
     """Whether peers that may send to `control.…` and `peer.…` also receive messages of others there."""
@@ -97,10 +99,10 @@ class Transport(Protocol):
         """Send a message to the listeners at `address`."""
 
     def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
-        """Receive the messages to `address`; of the listeners of one group, one gets each message.
+        """Receive the messages to `address`; one listener of each group gets a message.
 
-        A transport that is one connection to a hub (a WebSocket) has no addresses here: each distinct `receive`
-        gets each message once, for any address.
+        A transport that is one connection to a hub (a WebSocket) has no addresses here: each distinct `receive` gets
+        each message once, for any address.
         """
 
     def watch(self, up: Callable[[], None], down: Callable[[str], None]) -> Stop:
@@ -114,7 +116,7 @@ class Transport(Protocol):
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """A value that is kept under a key beside a stored message, and longer than the message."""
+    """A value under a key that belongs to a stored message; it is kept longer than the message."""
 
     key: str
     """The first 16 characters name its owner, under whom records are listed; the rest is random."""
@@ -172,8 +174,8 @@ class Delivery(Protocol):
     def dead_letter(self, reason: str, record: Record | None = None) -> None:
         """Move it to the dead letters; it is not delivered again.
 
-        With a record, that is the dead letter: it replaces the one stored with the message, or is a new one unless its
-        owner has `most` records.
+        If `record` is given, it is the dead letter: it replaces the record stored with the message, or is added unless
+        its owner has `most` records.
         """
 
 
@@ -218,7 +220,7 @@ class KeepsRecords(Protocol):
         """Return the address, key and value of at most `most` records: of one owner, or of all."""
 
     async def end_record(self, address: str, record: Record) -> bool:
-        """Delete a stored message by the key of its record, and replace the record; return False if it is gone."""
+        """Delete a stored message by its record's key, and replace the record; return False if the message is gone."""
 
     async def store_again(self, address: str, message: bytes, record: Record, *, sender: str) -> None:
         """Store a deleted message again for `sender`, the name of the peer that stored it, and replace its record."""
@@ -243,10 +245,10 @@ class StoresKeys(Protocol):
 
 @runtime_checkable
 class InProcess(Protocol):
-    """Passes objects between ends by reference, because all of them are in this process."""
+    """Passes objects between peers by reference, because all of them are in this process."""
 
     def offer(self, address: str, target: Any) -> Stop:
-        """Let ends of this bus reach `target` at `address`; several share the load."""
+        """Let peers of this bus reach `target` at `address`; several targets share the load."""
 
     def reach(self, address: str) -> Any:
         """Return the next target that is offered at an address, or None."""
@@ -257,7 +259,7 @@ class Flushes(Protocol):
     """Reports when its server has processed everything that was sent."""
 
     async def flush(self) -> None:
-        """Return once the server has processed everything that was sent, and all that it sent before was received."""
+        """Return once the server has processed everything that was sent, and all its earlier messages were received."""
 
 
 @runtime_checkable
@@ -295,7 +297,7 @@ class ReportsCongestion(Protocol):
     """Reports when its server reads more slowly than this end sends."""
 
     def watch_congestion(self, changed: Callable[[bool], None]) -> Stop:
-        """Call `changed(True)` when much is unsent, immediately if it already is, and `changed(False)` when no longer."""
+        """Call `changed(True)` when much is unsent, now if it already is, and `changed(False)` when no longer."""
 
 
 class TransportWrapper:

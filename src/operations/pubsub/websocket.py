@@ -411,7 +411,7 @@ class SocketReader(asyncio.BufferedProtocol):
         return cast("bool | None", self._inner.eof_received())
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by the transport. The protocol refers to its listener: without this the collector would free both."""
+        """Called by the transport. Breaks the reference cycle with the protocol, which refers to its listener."""
         inner, self._inner = self._inner, None
         inner.connection_lost(exc)
 

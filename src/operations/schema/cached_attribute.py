@@ -1,4 +1,4 @@
-"""cached_attribute: an attribute computed on first access, by one thread only; LazyLock: the lock for that."""
+"""cached_attribute: an attribute that one thread computes on first access. LazyLock: the lock for it."""
 
 from __future__ import annotations
 

@@ -81,9 +81,7 @@ class Schema:
         return self._explainer.joined(value, problems, found) if found else problems
 
     def redact(self, value: Any) -> Any:
-        """Return `value` with `"[redacted]"` in place of values that the schema marks as secret (`writeOnly`, `format:
-        password`).
-        """
+        """Return `value` with `"[redacted]"` in place of values that the schema marks as secret."""
         return self._explainer.hidden(value).redacted(value, ())
 
     def cast(self, value: Any, policy: Policy = "cast") -> Any:
@@ -91,7 +89,7 @@ class Schema:
         return self._casts[1](value, policy)
 
     def normalise(self, value: Any, policy: Policy = "cast") -> tuple[Any, Sequence[Problem]]:
-        """Return `value` normalised by `policy`, and problems to report: remaining, or under `total` replaced ones.
+        """Return `value` normalised by `policy`, and the remaining problems; under `total`, the replaced values.
 
         Never raises, not even under `strict`. The input is never changed; parts that are already normal are shared.
         """
@@ -343,7 +341,7 @@ def _bounded(check: Callable[[Any], bool], shallow: Callable[[Any], bool] | None
 
 
 def _unless_shared(usual: Callable[..., Any], shared: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `usual`, with `shared` for values that repeat the same parts too often."""
+    """Return `usual`, but use `shared` for values that repeat the same parts too often."""
     return lambda value, *options, **named: (shared if too_shared(value) else usual)(value, *options, **named)
 
 

@@ -173,7 +173,7 @@ class SearchIndex:
         return terms, _intent(words)
 
     def _prefixed(self, word: str) -> list[str]:
-        """Return words of the vocabulary that begin with a word, or that a word begins with."""
+        """Return words of the vocabulary that begin with `word`, or with which `word` begins."""
         if len(word) < _SHORTEST_PREFIX:
             return []
         at = bisect_left(self._vocabulary, word)

@@ -311,7 +311,7 @@ def _read_synonyms(table: str) -> dict[str, dict[str, float]]:
 
 
 SYNONYMS: dict[str, dict[str, float]] = _read_synonyms(_SYNONYMS)
-"""`{stem of a query's word: {stem of a description's word: weight}}`, one way."""
+"""Synonyms in one direction: `{stem of a query's word: {stem of a description's word: weight}}`."""
 
 VERBS: dict[str, str] = {stem(word): intent for intent, listed in _VERBS.items() for word in listed.split()}
 """The intent (read, create, update, delete; write for any change) that a verb's stem expresses."""

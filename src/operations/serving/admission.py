@@ -20,7 +20,7 @@ from operations.serving.refusals import RefusedError
 
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 ONCE = (b"host", b"origin", b"authorization", b"x-api-key", b"content-length", b"content-type", b"idempotency-key")
-"""Headers that a request may contain once. Of two values, a proxy and this server could read different ones."""
+"""Headers that a request may contain only once: of two values, a proxy could use one and this server the other."""
 _MAX_HOSTS = 1_000
 _MAX_TOKEN = 16_384
 _SITE = b"sec-fetch-site"

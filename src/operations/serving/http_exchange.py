@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 _log = logging.getLogger("operations.serving")
 _MAX_UNREAD_BYTES = 64 << 10
-"""The part of a body that may wait for the application before the connection stops reading."""
+"""Number of bytes of a body that may wait for the application before the connection stops reading."""
 _DISCONNECT = "http.disconnect"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in http.HTTPStatus}
@@ -25,7 +25,7 @@ class Connection(Protocol):
     state: Any
     """The state of the server; `default_headers` are the headers of every response."""
     drained: asyncio.Event | None
-    """Set when the client has read the written data; None while it reads fast enough."""
+    """An event that is set when the client has read the written data; None while it reads fast enough."""
 
     def pause_reading(self) -> None:
         """Stop reading from the client."""
@@ -79,7 +79,7 @@ class HTTPExchange:
         self._news: asyncio.Event | None = None
         self._head: Any = None
         self._left: int | None = None
-        """The bytes of the body that are left by Content-Length; None without that header."""
+        """The number of body bytes that are still to be written, by Content-Length; None without that header."""
         self._is_chunked = False
 
     async def run(self, app: Any, tasks: set[Any]) -> None:

@@ -20,11 +20,11 @@ from operations.serving.websocket_reader import WebSocketReader
 _MAX_HEAD_BYTES = 64 << 10
 _MAX_HEADERS = 128
 _MAX_PIPELINED = 64
-"""Requests of one connection that wait for the response to an earlier one."""
+"""Maximum number of requests of one connection that wait for the response to an earlier one."""
 _MAX_FRAMING_BYTES = 64 << 10
-"""Bytes of a body beside its content: chunk sizes, chunk extensions and trailers."""
+"""Limit on the bytes of a body that are not content: chunk sizes, chunk extensions and trailers."""
 _FRAMING_OF_A_PART = 16
-"""Bytes of framing that each part of a body may have beside that limit."""
+"""Bytes of framing that each part of a body may have without counting towards that limit."""
 _HEAD_SECONDS = 10.0
 """Seconds to receive a head, and to receive the rest of a body after its request got the response."""
 _UNREAD_SECONDS = 30.0
@@ -44,7 +44,7 @@ class HTTPProtocol(asyncio.Protocol):
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
         self.state: Any = server_state
         self.drained: asyncio.Event | None = None
-        """Set when the client has read the written data; None while it reads fast enough."""
+        """An event that is set when the client has read the written data; None while it reads fast enough."""
         self._config = config
         self._root_path: str = config.root_path
         self._app_state = app_state
@@ -136,7 +136,7 @@ class HTTPProtocol(asyncio.Protocol):
         return True
 
     def _parse_without_upgrade(self, rest: bytes) -> bool:
-        """Parse a request again without `Upgrade`, which the parser takes as its end although a body may follow."""
+        """Parse a request again without `Upgrade`: the parser ends a request at that header, but a body may follow."""
         self._headers = [header for header in self._headers if header[0] != b"upgrade"]
         head = self._write_head()
         self._parser = httptools.HttpRequestParser(self)
@@ -401,5 +401,5 @@ class HTTPProtocol(asyncio.Protocol):
 
 
 def _address(name: Any) -> tuple[str, int] | None:
-    """Return a socket name as an ASGI address; None for one that is not of TCP."""
+    """Return a socket name as an ASGI address; None if it is not a TCP address."""
     return (str(name[0]), int(name[1])) if isinstance(name, (tuple, list)) else None

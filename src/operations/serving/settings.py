@@ -30,7 +30,7 @@ class AppSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     authenticator: AnyAuthenticator | None = None
     allow_anonymous: bool | None = None
-    """Whether requests without credentials are admitted; by default only without an authenticator."""
+    """Whether requests without credentials are admitted; by default, only if there is no authenticator."""
     anonymous: Identity | None = None
     """The identity of anonymous callers."""
     allow: Iterable[str] = ()
@@ -50,9 +50,13 @@ class AppSettings(msgspec.Struct, frozen=True, kw_only=True):
     state_key: bytes | None = None
     """The key (32 bytes) that encrypts states of suspended MCP calls. Processes with the same key can continue them."""
     search: bool | None = None
-    """Whether MCP clients get three tools (search, describe, call) instead of all tools; None: above 200 tools."""
+    """Whether MCP clients get three tools (search, describe, call) instead of all tools; None: if there are over 200
+    tools.
+    """
     code: CodeLimits | bool = False
-    """Whether MCP clients get one tool that runs scripts instead of all tools (extra `code`); or its limits."""
+    """Whether MCP clients get one tool that runs scripts instead of all tools (extra `code`); may be the limits of
+    scripts.
+    """
     audit: Audit | None = None
     jobs: Jobs | None = None
     """Runs calls in the background: `Prefer: respond-async` over HTTP, tasks over MCP. Its owner closes it."""
@@ -65,7 +69,7 @@ class AppSettings(msgspec.Struct, frozen=True, kw_only=True):
     sources: Sources | None = None
     """Where the operations come from, for the console; by default a source for each namespace."""
     hub: Hub | None = None
-    """A hub whose spokes connect at `/ws`, instead of one that serves the registry there."""
+    """A hub whose spokes connect at `/ws`; by default, an internal hub serves the registry there."""
     store: IdempotencyStore | None = None
     """The store of responses to mutations with an `Idempotency-Key`; in memory by default."""
 

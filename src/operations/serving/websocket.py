@@ -82,7 +82,7 @@ class WebSocketEndpoint:
         await self.close()
 
     async def close(self) -> None:
-        """Close every connection; peers may reconnect. A hub that was given is closed by its owner."""
+        """Close every connection; peers may reconnect. A hub that was passed in stays open: its owner closes it."""
         if self._handler is not None:
             await self._hub.close()
 

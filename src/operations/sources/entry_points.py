@@ -16,8 +16,8 @@ GROUP = "operations.sources"
 SourceFunction = Callable[..., Any]
 """Function that takes a source's options as keyword arguments and returns its operations.
 
-The result is an iterable or async iterable, awaitable or not, or a sync or async context manager that yields one while
-the source is open.
+The result is an iterable or async iterable, an awaitable of one, or a sync or async context manager that yields one
+while the source is open.
 """
 
 

@@ -55,7 +55,7 @@ class CallRecord(msgspec.Struct, eq=False, kw_only=True, gc=False):
     kind: CallKind
     parent_request_id: str | None = None
     caller: str | None = None
-    """As `caller_name` writes the identity; None for an anonymous caller."""
+    """The name of the caller, by `caller_name`; None for an anonymous caller."""
     protocol: str = ""
     worker: str | None = None
     queued_at: float | None = None

@@ -65,7 +65,7 @@ class Measure(NamedTuple):
     value: float
     labels: Mapping[str, str] = {}
     buckets: tuple[int, ...] | None = None
-    """Cumulative counts of `BUCKETS`, for a histogram, whose `value` is the sum."""
+    """For a histogram: the cumulative counts of `BUCKETS`; its `value` is the sum."""
     observations: int = 0
     """For a histogram: how many values it has."""
 
@@ -88,7 +88,8 @@ def measures_of(sources: Iterable[object]) -> Iterator[Measure]:
 class CallMetrics:
     """An observer that counts and times calls, by operation and kind.
 
-    At most `max_operations` are kept apart; further ones are counted as `_unknown`, as are those that do not exist.
+    At most `max_operations` have their own counts; further operations, and operations that do not exist, are counted as
+    `_unknown`.
     """
 
     def __init__(self, *, max_operations: int = 10_000) -> None:

@@ -179,7 +179,7 @@ class HubDirectory:
             self._update(registration, {}, {}, is_gone=True)
 
     def watch(self, session: HubSession) -> None:
-        """Send a session the announcements of all workers, and from now on of changes."""
+        """Send a session the announcements of all workers now, and of changed workers from now on."""
         others = (workers for owner, workers in self._workers.items() if owner is not session)
         self._notices.watch(session, (each for workers in others for each in workers.values()))
 

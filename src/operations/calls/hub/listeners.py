@@ -12,11 +12,11 @@ NO_ADDRESS = Arrival("")
 
 
 class HubListeners:
-    """Passes each message once to each distinct listener, even if that was added several times."""
+    """Passes each message once to each listener, even if the listener was added several times."""
 
     def __init__(self, changed: Callable[[], None] = lambda: None) -> None:
         self.receive: Receive = self._receive_all
-        """Passes a message to every listener; with a single listener, the listener itself."""
+        """Function that passes a message to every listener; if there is only one, the listener itself."""
         self._changed = changed
         self._listeners: tuple[Receive, ...] = ()
         self._added: Counter[Receive] = Counter()

@@ -254,7 +254,7 @@ class Router:
         return session.principal.identity
 
     def _read_claimed(self, session: HubSession, header: EventHeader, codec: Codec) -> Identity | None:
-        """Return the identity that a request claims; that of a spoke is only counted."""
+        """Return the identity that a trusted request claims; an identity that a spoke claims is only counted."""
         if header.identity is NULL:
             return None
         if not session.trusted and memoryview(header.identity).nbytes > _MOST_CLAIMED:

@@ -195,7 +195,7 @@ class Hub:
         self._accounts[account.digest] = account
 
     def join(self, connection: HubConnection) -> bool:
-        """Add a session, which replaces an older connection of the same peer; return False if it may not."""
+        """Add a session, in place of an older connection of the peer; return False if another peer owns the name."""
         session = connection.session
         if not self._names.claim(session.peer, session.principal.identity.id):
             return False
@@ -240,7 +240,7 @@ class PeerNames:
         self._reserved.add(name)
 
     def claim(self, name: str, owner: str) -> bool:
-        """Return whether a name is valid and belongs to `owner`; a free name does from now on."""
+        """Return whether a name is valid and belongs to `owner`; a free name is given to `owner`."""
         if _NAME.fullmatch(name) is None or name in self._reserved:
             return False
         if self._owners.setdefault(name, owner) != owner:

@@ -40,7 +40,9 @@ _MAX_RECEIVED = 16 << 20
 _MAX_HELD = 32 << 20
 """Largest number of received and unsent bytes of all peers of one token without rights."""
 _MAX_WITHOUT_RIGHTS = 4 << 20
-"""Largest message of a peer without rights: the hub holds up to three copies, and reads its header in 3 ns per byte."""
+"""Largest message of a peer without rights: the hub keeps up to three copies, and needs 3 ns per byte to read the
+header.
+"""
 _MAX_CONVERTED = 4 << 20
 _MAX_CONVERTED_VALUES = 25_000
 """Largest message that is converted to JSON, and its number of values: each takes up to 1.5 µs."""

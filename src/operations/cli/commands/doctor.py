@@ -153,7 +153,7 @@ def _source(report: SourceReport) -> Iterator[Finding]:
 
 
 def _addresses(workspace: Workspace) -> Iterator[tuple[str, str]]:
-    """Yield the base URLs of API sources, except those behind a proxy, where a connection proves nothing."""
+    """Yield the base URLs of API sources without a proxy: behind a proxy, a connection would prove nothing."""
     for name, opened in workspace.opened.items():
         settings = workspace.config.sources[name].settings
         proxied = isinstance(settings, OpenAPISettings) and settings.proxy is not None

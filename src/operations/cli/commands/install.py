@@ -107,7 +107,7 @@ def _read(path: Path) -> Any:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a file atomically. A symbolic link stays one, and the file keeps its mode."""
+    """Write a file atomically. A symbolic link stays a link, and the file keeps its mode."""
     target = path.resolve()
     written = ""
     try:

@@ -343,7 +343,7 @@ def _readable_headers(headers: HeaderMap) -> Iterator[tuple[str, str]]:
 
 
 def _failed(request: HTTPRequest, error: PyreqwestError) -> CallError:
-    """Translate an error, with the last of its causes only: the first contains the whole URL."""
+    """Translate an error; only its last cause is included, because the first contains the whole URL."""
     details = error.details if isinstance(error, DetailedPyreqwestError) else None
     causes = [cause["message"] for cause in (details and details["causes"]) or ()]
     connecting = "client error (Connect)" in causes

@@ -33,7 +33,7 @@ class PooledClient(Generic[T]):
         self.capacity = capacity
         self.requests = 0
         self.abort_seconds: float | None = None
-        """Seconds that a cancelled request may take to open its connection; None while none was cancelled."""
+        """Seconds that a cancelled request may take to open its connection; None if no request was cancelled."""
 
 
 class ClientPool(Generic[T]):

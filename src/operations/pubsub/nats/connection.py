@@ -1,6 +1,6 @@
 """One connection to a NATS server: bytes in both directions, liveness, errors.
 
-All that one iteration of the loop sends, or that the messages of one read cause to be sent, is one write.
+Messages that are sent in one iteration of the loop, or while the messages of one read are handled, are one write.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Requests = list[tuple[bytes, Undelivered]]
 
 
 class WriteBuffer:
-    """The write buffer of a connection. Responses to one inbox are one batch; requests to one subject are several."""
+    """The write buffer of a connection. Responses to one inbox form one batch, requests to one subject several."""
 
     def __init__(self, replies: Replies, sizing: BatchSizing) -> None:
         self.transport: Any = None
@@ -95,7 +95,7 @@ class WriteBuffer:
             self._loop.call_soon(self.flush)
 
     def flush(self, seconds: float | None = None) -> None:
-        """Write everything; `seconds` is the time that handling the causing messages took.
+        """Write everything; `seconds` is the time that handling the received messages took.
 
         A PING follows requests: its PONG means that they were delivered.
         """

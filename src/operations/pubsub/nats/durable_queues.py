@@ -171,7 +171,7 @@ class DurableQueues:
         return stop
 
     def _suspect(self, namespace: str, message: bytes, delivery: NatsDelivery, caller: str | None) -> None:
-        """Move a redelivered message to its own queue, which runs one at a time: it may have killed its worker."""
+        """Move a redelivered message to a queue whose messages run one at a time: it may have killed its worker."""
         subject = self.subjects.target(f"suspect.{namespace}", caller=caller)
         headers = b"Nats-Msg-Id: %b-%d\r\n" % (self.jetstream.stream.encode(), delivery.sequence)
         if delivery.record_key:
@@ -431,7 +431,7 @@ class NatsDelivery:
         self._settle(b"-NAK")
 
     def dead_letter(self, reason: str, record: Record | None = None) -> None:
-        """Move it to the dead letters, and only then delete it; with a record, that is the dead letter."""
+        """Move it to the dead letters, and only then delete it; if `record` is given, the record is the dead letter."""
         queues = self._reader.queues
         if record is not None and record.key == self.record_key:
             self._replace_record(record, b"+TERM")
@@ -441,7 +441,7 @@ class NatsDelivery:
             queues.dead_letter(self._reader.namespace, self.message, reason, lambda: self._settle(b"+TERM"))
 
     async def _dead_letter_recorded(self, queues: DurableQueues, reason: str, record: Record) -> None:
-        """Write the record of a message that had none, unless its owner has too many or it is too large."""
+        """Write the record of a message without one, unless its owner has too many records or the record is too large."""
         is_admitted = len(record.body) + _RECORD_HEADERS <= queues.client.max_payload
         with contextlib.suppress(CallError):
             if is_admitted and await queues.records.admit(record):

@@ -1,4 +1,4 @@
-"""The servers of a NATS cluster, those in the URL and those that it announces, and how a connection is opened."""
+"""The servers of a NATS cluster, from the URL and from its announcements, and the opening of a connection."""
 
 from __future__ import annotations
 

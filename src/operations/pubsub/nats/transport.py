@@ -215,7 +215,7 @@ class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsB
         """Do nothing: JetStream marks a released message as redelivered."""
 
     async def flush(self) -> None:
-        """Return once the server has processed everything that was sent, and all that it sent before was received."""
+        """Return once the server has processed everything that was sent, and all its earlier messages were received."""
         if self._connection is not None:
             self._connection.buffer.flush()
             with contextlib.suppress(CallError):
@@ -342,7 +342,7 @@ class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsB
         return await diagnose(self._tried, self._settings, error)
 
     async def _open_connection(self, server: NatsServer, old: NatsConnection | None = None) -> NatsConnection:
-        """Connect and subscribe; messages that the connection `old` receives as well are received once."""
+        """Connect and subscribe; a message that also arrives on the connection `old` is received once."""
         connection = NatsConnection(self, self._next_replies(), self._sizing)
         await open_connection(
             connection, server, self._settings, name=self.peer, host=self._pool.host, timeout=self._timeout
@@ -409,7 +409,7 @@ class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsB
         return None
 
     async def _replace(self, old: NatsConnection, connection: NatsConnection) -> None:
-        """Use another connection, and close the old one when no message arrives only there.
+        """Use another connection, and close the old one once all messages also arrive on the new one.
 
         Other servers need a moment to learn of the new subscriptions. Until then messages may come by either connection
         or by both.
@@ -434,7 +434,7 @@ class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsB
                 self._set_receiver(connection, subscription)
 
     def _next_replies(self) -> Replies:
-        """Return the replies for a new connection: the present ones, or during a move to another server new ones."""
+        """Return the replies for a new connection: the current ones, or new ones during a move to another server."""
         return self.replies if self._connection is None else Replies(self.replies.inbox)
 
     def _all_replies(self) -> list[Replies]:

@@ -106,7 +106,7 @@ def _number(text: str, url: str) -> int:
 
 
 class NamespaceKeys:
-    """The keys of one namespace; the braces keep them on one server of a cluster, so that a script can use them all."""
+    """The keys of one namespace; their braces keep them on one server of a cluster, so that a script can use them."""
 
     __slots__ = ("_start", "changes", "dead", "owners", "queue", "stored", "workers")
 

@@ -33,7 +33,7 @@ class EpochListener(Protocol):
 
 
 class ConnectionEpoch:
-    """The connections of one peer: the main one, which also listens, one for each other master, and those that block.
+    """The connections of one peer: the main one (it also listens), one per other master, those for blocking commands.
 
     The loss of any of them ends them all, because messages in flight may be lost.
     """
@@ -109,7 +109,7 @@ class ConnectionEpoch:
         return self._masters[self.topology.node(key)]
 
     def put(self, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes], then: Then) -> None:
-        """Run a script on the server of its keys; follow a moved slot; end the epoch if the server lost its role."""
+        """Run a script on the server of its keys. Follow a moved slot; end the epoch if the server lost its role."""
         script.put(
             self.connection_for(keys[0]), keys, arguments, functools.partial(self._check, script, keys, arguments, then)
         )

@@ -98,7 +98,8 @@ class DurableStreams:
         self._bus = bus
         self._readers: dict[str, DurableStreamReader] = {}
         self._listed: dict[str, ConnectionEpoch] = {}
-        """The addresses whose namespaces this peer added to those with records, with the epoch in which it did."""
+        """The addresses whose namespaces this peer added to the list of namespaces with records, each with the epoch.
+        """
 
     def store(
         self,
@@ -223,7 +224,7 @@ class DurableStreamReader:
     def _claim(self, epoch: ConnectionEpoch) -> None:
         """Claim one request of a dead worker at a time: it may have killed that worker.
 
-        Requests claimed together with it would count one more delivery, and become dead letters as well in the end.
+        Other requests that are claimed with it would each count one more delivery, and become dead letters as well.
         """
         if self._claiming or self._suspect is not None or self._stopped or len(self._held) >= self._limit:
             return
@@ -341,7 +342,7 @@ class RedisDelivery:
         self.entry = entry
         self.message = message
         self.number = number
-        """Number of deliveries, this one included; a peer that may store requests can raise it."""
+        """Number of deliveries, this one included; a peer that may store requests can set a higher number."""
         self.is_redelivered = is_redelivered
         self.record_key = ""
         """The key of its record; empty if it has none."""

@@ -27,7 +27,7 @@ REPAIR = (
     "    redis.call('SET', key, '', 'PXAT', '1')\n"
     "  end\nend\n"
 )
-"""A function in Lua that deletes a key of another type than expected, which any caller can write."""
+"""A Lua function that deletes a key if it has an unexpected type: any caller can write such a key."""
 _REPAIR_QUEUES = Script(REPAIR + "for _, key in ipairs(KEYS) do repair(key, 'LLEN') end\nreturn 1")
 
 Taken = Callable[[bytes, bytes], None]
@@ -156,9 +156,9 @@ class QueueReader:
         self._go_on()
 
     def _more(self) -> int:
-        """Return how many to request beside the one that arrived.
+        """Return how many further requests to take after one that arrived.
 
-        An immediate reply may mean that there are more: check at intervals.
+        If the reply was immediate, more requests may be queued: this is checked at intervals.
         """
         if self._count == 1 and time.perf_counter() - self._asked_at < _AT_ONCE_SECONDS:
             self._quick += 1
@@ -179,8 +179,8 @@ class QueueReader:
     def _ask_ahead(self, served: bytes, came: int) -> None:
         """Request more before the taken requests are handled, if handlers are quick.
 
-        A worker that is alone takes everything. But another one may have joined since the last heartbeat, and should
-        not be idle while requests wait here. A single request is answered first: its caller may send the next one.
+        A single worker would take everything, but another worker may have joined since the last heartbeat and should
+        not be idle. A single request gets its response first, because its caller may then send the next one.
         """
         if len(self.keys) > 1 and served in self.keys:
             # The server takes from the first queue with requests: rotate the order.

@@ -299,7 +299,7 @@ async def ask_script(
     *,
     refused: ErrorCode = ErrorCode.UNAVAILABLE,
 ) -> Reply:
-    """Run a script and return its reply; raise `UNAVAILABLE`, or `refused` if the server refuses it."""
+    """Run a script and return its reply; raise `UNAVAILABLE`, or the error code `refused` if the server refuses it."""
     answered: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
     reply: Reply = ReplyError("there is no connection to Redis")
     if epoch is not None:

@@ -113,7 +113,7 @@ class RequestQueues:
             self.join(self._bus.epoch, address, joined)
 
     def remove(self, address: str, receive: Receive) -> None:
-        """Stop taking for one receiver; with the last one this peer is no longer a worker of the namespace."""
+        """Stop taking for one receiver; after the last receiver, this peer is no longer a worker of the namespace."""
         receivers = self._receivers.get(address, [])
         if receive in receivers:
             receivers.remove(receive)
@@ -204,7 +204,7 @@ class RequestQueues:
             self.backlogged.discard(address)
 
     async def _take_from(self, epoch: ConnectionEpoch, address: str) -> None:
-        """Start a reader for a queue if there is none: one for all queues, in a cluster one for each slot."""
+        """Start the reader of a queue if it is missing; one reader serves all queues, or in a cluster those of a slot."""
         queue = self._bus.keys.of_namespace(address).queue
         slot = epoch.topology.slot(queue)
         if slot not in self._readers:
@@ -248,7 +248,7 @@ class RequestQueues:
         receivers[0](request, arrival)
 
     def _return_request(self, arrival: Arrival, request: bytes) -> None:
-        """Return a request that arrived after this worker left: to another worker, or to be refused here."""
+        """Return a request that arrived after this worker left: queue it for another worker, or refuse it here."""
         address = arrival.address
         epoch, keys = self._bus.epoch, self._bus.keys.of_namespace(address)
         if epoch is None:

@@ -51,7 +51,9 @@ MAX_PAYLOAD = 16 << 20
 _BATCH_BYTES = 128 << 10
 _MOST_PUSHED = 256
 _FIRST_WRITE = 32
-"""Number of messages to one address before the first write of a loop iteration; it doubles with each write."""
+"""Number of messages to one address after which the first write of a loop iteration is made; it doubles with each
+write.
+"""
 _MOST_KEPT = 16 << 20
 _KEPT_SECONDS = 30.0
 _CAPABILITIES = Capabilities(
@@ -230,7 +232,7 @@ class RedisTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, Reports
         epoch.flush()
 
     def _push(self, epoch: ConnectionEpoch, address: str, sent: UnsentMessages) -> None:
-        """Queue requests if there are live workers, with one command for all."""
+        """Queue requests with one command, if there are live workers."""
 
         def pushed(reply: Reply) -> None:
             if isinstance(reply, int) and reply > 0:

@@ -186,7 +186,7 @@ class Closer:
         return self._reaches(schema, self._defaulting, _defaults)
 
     def _reaches(self, schema: Any, reaching: set[int], predicate: Callable[[dict[str, Any]], bool]) -> bool:
-        """Whether `predicate` holds for `schema` or one that it contains or refers to."""
+        """Whether `predicate` holds for `schema` or for a schema that it contains or refers to."""
         if schema in self._holders or not isinstance(schema, dict):
             return id(schema) in reaching
         # The schema may be one of the document without some of its keywords.

@@ -32,8 +32,9 @@ Normaliser = Callable[[Any], Any]
 def generate(nodes: Nodes) -> tuple[Normaliser, Normaliser] | None:
     """Return two functions that normalise values of the root; None if generating code is not worthwhile.
 
-    The first removes only property names that were excess before, which is fast and nearly always sufficient (it may
-    raise KeyError for invalid values). The second inspects every property and records excess names for the first.
+    The first removes only properties whose names were in excess in earlier values. That is fast and nearly always
+    sufficient; it may raise KeyError for invalid values. The second inspects every property and records excess names
+    for the first.
     """
     learned: dict[int, list[str]] = {}
     quick = _Writer(nodes, learned, quick=True).compiled()
@@ -125,7 +126,7 @@ class _Writer:
         yield "    return v if out is None else out"
 
     def _rebuilt(self, node: Node) -> Iterator[str]:
-        """Rebuild a small object with excess properties, all of whose properties are required, in one expression."""
+        """Rebuild a small object with excess properties in one expression; all its declared properties are required."""
         members = []
         for name in node.properties:
             child = node.member(name)

@@ -65,7 +65,7 @@ class Node:
         self._matches: Callable[[Any], bool] | None = None
 
     def allows(self, kind: str | None) -> bool:
-        """Whether a value of this JSON type can match; None means a value that is not JSON."""
+        """Whether a value of this JSON type can match; `kind` is None for a value that is not JSON."""
         return self.types is None or kind in self.types
 
     def strictest(self, keyword: str) -> Any:

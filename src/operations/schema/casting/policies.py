@@ -47,7 +47,7 @@ class Caster:
         self._last_changed = False
         self._is_first = True
         self._generated_helps = True
-        """Whether generated code may be sufficient; false once both it and the repair changed nothing."""
+        """Whether generated code may be sufficient; false after a value that neither it nor the repair changed."""
         self._parts: dict[int, Callable[[Any], bool]] = {}
 
     def entry_points(self) -> tuple[Callable[..., Normalised], Callable[..., Any]]:
@@ -89,7 +89,7 @@ class Caster:
 
     @property
     def knows_normal(self) -> bool:
-        """Whether normal values are known natively: most schemas need no other validator."""
+        """Whether the native engine recognises normal values: most schemas need no other validator."""
         return self._is_normal is not _never
 
     def _normalise(self, value: Any, policy: str) -> Normalised:
@@ -268,7 +268,7 @@ class Caster:
 
 
 def _moved(path: str, places: Sequence[int]) -> str:
-    """Return the path of a problem in the whole array; it was found in a list of only the items at `places`."""
+    """Return the path of a problem in the whole array; it was found in a separate list of the items at `places`."""
     if not path:
         return path
     place, slash, rest = path[1:].partition("/")

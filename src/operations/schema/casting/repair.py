@@ -66,7 +66,7 @@ class Repair:
         return self._cast_decided(node.decide_conditions(value), value)
 
     def _verified(self, node: Node, value: Any, result: Any) -> Any:
-        """Undo a cast that made a valid value invalid; under `total` try harder to find a valid one."""
+        """Undo a cast that made a valid value invalid; under `total`, search further for a valid result."""
         if node.check(result):
             return result
         if node.check(value):
@@ -274,7 +274,7 @@ class Repair:
 
 
 def defaultable(node: Node) -> tuple[str, ...]:
-    """Return the names of properties that may have a default: their own, or from the object's default."""
+    """Return the names of properties that may have a default, in their own schema or in the default of the object."""
     given = node.default if isinstance(node.default, dict) else {}
     return tuple(dict.fromkeys((*node.properties, *given)))
 
@@ -282,7 +282,7 @@ def defaultable(node: Node) -> tuple[str, ...]:
 def default_for(node: Node, name: str) -> Any:
     """Return the default for a missing property, cast to its schema; MISSING without a valid one.
 
-    A default that would contain itself endlessly does not count.
+    A default that would contain itself is ignored.
     """
     known = node.defaults
     default = known.get(name, _BUSY)
@@ -334,7 +334,7 @@ def _is_text(name: object) -> bool:
 
 
 def _valid_members(node: Node, value: dict[str, Any]) -> int:
-    """Return how many properties are valid; none if one has another value than the literals of its schema."""
+    """Return how many properties are valid; 0 if a property with a literal has another value."""
     valid = 0
     for name, item in value.items():
         child = node.member(name)

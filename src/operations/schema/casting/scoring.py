@@ -23,7 +23,7 @@ class Scores:
         self._known: dict[tuple[int, int], tuple[Any, int]] = {}
 
     def with_budget(self, budget: Budget) -> Scores:
-        """Return the same scores, whose further work another budget limits."""
+        """Return the same scores, with another budget for further work."""
         scores = Scores(self._nodes, budget)
         scores._known = self._known
         return scores

@@ -116,7 +116,7 @@ class Builder:
                 yield self.smallest(node.nodes.merged(met, node.decided, conditions_decided=True))
 
     def _excluding(self, branches: list[Node]) -> Iterator[Any]:
-        """Yield objects for one branch with a property that keeps them out of another, as `oneOf` may require."""
+        """Yield objects for one branch with a property that another branch does not allow, as `oneOf` may require."""
         for branch in branches:
             made = self.smallest(branch)
             if isinstance(made, dict):
@@ -231,7 +231,7 @@ def part_unique(node: Node) -> bool:
 
 
 def _variations(builder: Builder, node: Node | None, first: Any, count: int) -> Iterator[Any]:
-    """Yield alternatives to `first` that may match the same node: other choices, then neighbours, then any value."""
+    """Yield alternatives to `first` that may match the same node: other choices, similar values, then any value."""
     if node is not None:
         for branch in node.branches if node.unions else ():
             yield builder.smallest(branch)

@@ -52,7 +52,7 @@ def _compiled(schema: Any, **options: Any) -> jsonschema_rs.Validator | None:
 
 
 def _regex_options(patterns: Iterable[str]) -> dict[str, Any]:
-    """Return the options that select the engine for regular expressions; none for none."""
+    """Return the options that select the engine for regular expressions; no options if there are no patterns."""
     if not patterns:
         return {}
     from operations.schema.dialects.patterns import engine_options, weakest_engine  # most documents have no patterns
@@ -77,7 +77,7 @@ def compiled_original(document: Any, draft: int | None, loader: Loader | None) -
 
 
 def _patterns_in(document: Any) -> Iterator[str]:
-    """Yield every regular expression in a document of any draft, which may also be in its examples."""
+    """Yield every regular expression in a document of any draft; examples are searched as well."""
     pending = [document]
     while pending:
         node = pending.pop()

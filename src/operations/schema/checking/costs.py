@@ -74,7 +74,7 @@ class _Visits:
         return max(self.own, self.members, self.items, max(self.named.values(), default=0))
 
     def shortened(self) -> _Visits:
-        """Return the same without names if there are many, so that adding stays cheap."""
+        """Return the same visits without property names if there are many, so that adding stays cheap."""
         if len(self.named) <= _MAX_NAMES:
             return self
         short = _Visits(self.own)
@@ -140,7 +140,7 @@ class Costs:
         return max(self._schemas.values(), default=0) <= max(EXPLAINABLE, len(self._schemas))
 
     def _measure(self, group: dict[str, ReferenceCounts]) -> None:
-        """Find the nesting depth of definitions for the native engine, passing through each of a cycle once."""
+        """Find the nesting depth of definitions for the native engine; each definition of a cycle counts once."""
         height = max(self._height(references) for references in group.values())
         if len(group) > 1:
             height += sum(references.depth for references in group.values()) // _CYCLE_SHARE
@@ -159,7 +159,7 @@ class Costs:
             self._estimate(self._groups.pop(0))
 
     def _estimate(self, group: dict[str, ReferenceCounts]) -> None:
-        """Estimate definitions that refer to each other, or one that does not refer to itself."""
+        """Estimate a group of definitions that refer to each other, or one definition that does not refer to itself."""
         cycle = frozenset(group)
         entries: set[str] = set()
         edge = 1
@@ -172,8 +172,8 @@ class Costs:
     def _edge(self, cycle: frozenset[str], entries: set[str]) -> int:
         """Return the visits counted for re-entering a cycle.
 
-        While checking, the native engine caches the results of definitions that refer to themselves, so a path need
-        only be counted through every entry once. When it lists errors, nothing is cached.
+        While checking, the native engine caches the results of definitions that refer to themselves, so each entry into
+        the cycle counts once. When it lists errors, nothing is cached.
         """
         first = _Pass(0, 1, cycle, {}, entries)
         returns = {pointer: self._definition(pointer, first).maximum() for pointer in cycle}

@@ -77,7 +77,7 @@ class Evaluation:
         self._known: dict[tuple[bool, int, int], _Answer] = {}
 
     def is_valid(self, schema: Any, value: Any) -> bool:
-        """Whether `value` is valid by a schema of the document; raise ExhaustedError."""
+        """Whether `value` is valid by a schema of the document; raise ExhaustedError if the budget is used up."""
         return schema if isinstance(schema, bool) else bool(self._run((False, schema, value)))
 
     def unevaluated(self, schema: _Schema, value: Any) -> list[str | int]:
@@ -236,7 +236,7 @@ def parts(schema: _Schema, value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def described_keys(schema: _Schema, value: Any) -> Iterator[str | int]:
-    """Yield the properties and items that a schema has a schema for."""
+    """Yield the properties and items for which a schema has a sub-schema."""
     for _, key, _ in located_parts(schema, value):
         yield key
 

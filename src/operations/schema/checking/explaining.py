@@ -33,7 +33,7 @@ class Strategy(NamedTuple):
     outline: Outline | None = None
     diagnosis: Diagnosis | None = None
     refused: bool = False
-    """Whether every value is rejected, because nothing is affordable."""
+    """Whether every value is rejected, because every way to check it would be too costly."""
 
 
 class Explainer:
@@ -97,7 +97,7 @@ class Explainer:
         return _ordered(found) or [Problem("", "", "does not match the schema")]
 
     def joined(self, value: Any, problems: list[Problem], found: Sequence[Found]) -> list[Problem]:
-        """Return `problems`, and those in `found` at paths that none of them covers."""
+        """Return `problems`, and the problems in `found` at other paths."""
         printer = _Printer(value, self._secrets.secret_paths(value))
         reported = {path[:end] for path in (problem.path for problem in problems) for end in _ends(path)}
         others = []
@@ -108,7 +108,7 @@ class Explainer:
         return _ordered([*problems, *others])
 
     def _causes(self, value: Any, strategy: Strategy, scoring: Scoring) -> tuple[list[Cause], list[Foreign]]:
-        """Return the causes, and the parts that are not JSON, which are searched only if the native engine fails."""
+        """Return the causes, and if the native engine fails, the parts that are not JSON."""
         if strategy.diagnosis is None:
             try:
                 return self._found(value, strategy, scoring), []

@@ -112,12 +112,14 @@ def _expected(kind: Any) -> str:
 
 
 def expected_type(errors: Any) -> str | None:
-    """Return the types that a branch of a union expects, if that is why it fails."""
+    """Return the types that a branch of a union expects, if the branch fails because of the type."""
     return next((_types(error.kind) for error in errors if isinstance(error.kind, _Kind.Type)), None)
 
 
 def union_message(count: int, asked: list[str | None]) -> str:
-    """Return the message for a value that matches no branch of a union, with the types if each fails by type alone."""
+    """Return the message for a value that matches no branch of a union, with the expected types if every branch fails
+    only by its type.
+    """
     types = ": " + " or ".join(dict.fromkeys(map(str, asked))) if asked and len(asked) <= 8 and all(asked) else ""
     return f" matches none of the {count} allowed forms{types}"
 

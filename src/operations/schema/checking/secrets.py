@@ -129,7 +129,7 @@ class Secrets:
             tree[key] = _SECRET
 
     def _hides_unknown(self, path_schemas: _PathSchemas) -> bool:
-        """Whether unknown properties may be secrets: beside known ones, or in a wrong container."""
+        """Whether unknown properties may be secrets: they are beside known secrets, or in a value of the wrong type."""
         if path_schemas.has_secret_member is None:
             schemas = [schema for part in path_schemas.parts for schema in part.get("properties", {}).values()]
             path_schemas.has_secret_member = any(self._path_schemas([schema]).secret for schema in schemas)
@@ -207,7 +207,7 @@ def _is_marked(schema: dict[str, Any]) -> bool:
 
 
 class Holders:
-    """The objects of a document, with those that contain or refer to each."""
+    """The objects of a document; for each, the objects that contain or refer to it."""
 
     def __init__(self, document: Any) -> None:
         self._objects: list[dict[str, Any]] = []

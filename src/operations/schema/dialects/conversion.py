@@ -62,7 +62,7 @@ def draft_number(dialect: str | None) -> int | None:
 
 
 def convert(document: Any, dialect: str | None = None, loader: Loader | None = None) -> Conversion:
-    """Convert `document`; anything that is not a schema becomes `True` with a complaint."""
+    """Convert `document`; a value that is not a schema becomes `True`, and the problem is reported."""
     if isinstance(document, bool):
         return Conversion(document, (), True, False)
     if not isinstance(document, Mapping):
@@ -239,7 +239,7 @@ class Converter:
             out["$ref"] = pointer
 
     def pointer_to(self, target: SchemaLocation, reference: str | None, base: str) -> str:
-        """Return the pointer of a definition, which is converted later; without `reference`, of a repeated schema."""
+        """Return the pointer of a definition that is converted later; without `reference`, it is a repeated schema."""
         key = id(target.schema) if isinstance(target.schema, Mapping) else reference
         if key not in self._names:
             self._names[key] = self.define(reference or "shared", target)

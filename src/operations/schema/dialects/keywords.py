@@ -128,7 +128,7 @@ FORMS: Final[dict[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(("deprecated", "readOnly", "writeOnly"), _is_flag),
     "examples": lambda value: isinstance(value, list | tuple),
 }
-"""Checks of keyword values, including annotations: an engine rejects a schema for either."""
+"""Checks of keyword values, annotations included: an engine rejects a schema with an invalid annotation, too."""
 
 ASSERTING: Final = (ASSERTIONS.keys() | SCHEMA | SCHEMA_LISTS | SCHEMA_MAPS | {"$ref"}) - {"contentSchema"}
 """Keywords of a converted schema that can reject a value; without any, it accepts everything."""

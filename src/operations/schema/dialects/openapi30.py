@@ -56,7 +56,7 @@ def _with_null(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _or_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema without its own type that also accepts null; annotations stay outside."""
+    """Return a schema that also accepts null, for a schema without a type; annotations stay outside the union."""
     described: dict[str, Any] = {}
     for keyword in ("title", "description", "default", "examples"):
         if keyword in schema:

@@ -43,7 +43,7 @@ class _Lifting:
         self._marked: dict[int, frozenset[str]] = {}
 
     def run(self, definitions: Collection[str]) -> None:
-        """Process every schema once; a part of another schema also counts the properties that the other marks."""
+        """Process every schema once; for a part of another schema, the marks of the other schema count as well."""
         pending: list[tuple[Any, frozenset[str]]] = [(self._definitions[name], _NONE) for name in definitions]
         pending.append((self._document, _NONE))
         while pending:
@@ -82,7 +82,7 @@ class _Lifting:
         return known
 
     def _is_marked(self, member: Any, depth: int) -> bool:
-        """Whether a property is marked: itself, or all schemas that it refers to or is merged from."""
+        """Whether a property is marked: in its own schema, or in all schemas that it refers to or is merged from."""
         if not isinstance(member, dict) or depth > _MAX_DEPTH:
             return False
         if member.get(self._keyword) is True:

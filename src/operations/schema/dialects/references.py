@@ -23,7 +23,7 @@ class SchemaLocation(NamedTuple):
 
 
 class UnresolvedReferenceError(LookupError):
-    """A reference without a target, or out of the document without a loader."""
+    """A reference without a target, or to another document without a loader."""
 
 
 def pointer_parts(pointer: str) -> list[str]:
@@ -41,7 +41,7 @@ def join(base: str, reference: str) -> str:
 
 
 def identifier(schema: Mapping[str, Any], draft: int) -> str | None:
-    """Return the `$id` (in draft 4 `id`) of a schema, or None; before 2019-09 a `$ref` beside it hides it."""
+    """Return the `$id` (in draft 4 `id`) of a schema, or None; before 2019-09 it is ignored beside a `$ref`."""
     value = schema.get("id" if draft == 4 else "$id")
     if not isinstance(value, str) or (draft < 2019 and "$ref" in schema):
         return None
@@ -85,7 +85,7 @@ class References:
         return self._descend(self._lookup(address), fragment)
 
     def resolve_dynamic(self, reference: str, base: str) -> SchemaLocation:
-        """Like `resolve`, but an anchor that the root also declares as dynamic resolves to the root's."""
+        """Like `resolve`, but if the root declares the anchor as dynamic too, resolve it to the root's anchor."""
         target = self.resolve(reference, base)
         name = urldefrag(reference)[1]
         if name and not name.startswith("/") and isinstance(target.schema, Mapping):

@@ -34,7 +34,7 @@ class SchemaRepairs:
 
     def __init__(self) -> None:
         self._unjoined: dict[str, Any] = {}
-        """Definitions as they were before their parts were closed together, for the schemas that contain them."""
+        """Definitions before a repair closed them, for the repair of schemas that contain them."""
 
     def repair(self, document: dict[str, Any], fresh: Collection[str] | None = None) -> None:
         """Repair unsatisfiable parts of a document in place; of its definitions those in `fresh`, by default all."""
@@ -131,7 +131,7 @@ def _is_ambiguous(branches: list[Any], definitions: Mapping[str, Any]) -> bool:
 
 
 def _end_recursion(node: dict[str, Any], definitions: Mapping[str, Any]) -> None:
-    """Let branches that extend the schema of their union extend it without the union."""
+    """Change branches that extend the schema of their own union: they extend the schema without the union."""
     rest = {key: value for key, value in node.items() if key not in ("oneOf", "anyOf", "$defs")}
     seen = {id(node)}
     pending = [branch for key in ("oneOf", "anyOf") for branch in node.get(key, ())]

@@ -346,7 +346,7 @@ def _with_note(document: dict[str, Any], note: Any) -> dict[str, Any]:
 
 
 def _is_expressible(value: Any, name: str) -> bool:
-    """Whether a metadata attribute is one that JSON Schema can express."""
+    """Whether JSON Schema can express a metadata attribute."""
     if name in _BOUNDS:
         return isinstance(value, int | float)
     return isinstance(value, list if name == "examples" else str)

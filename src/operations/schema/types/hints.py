@@ -57,7 +57,7 @@ class ClassField(msgspec.Struct, frozen=True):
 
 
 class Alias:
-    """A `type X = …` alias with its arguments, separate because it may refer to itself."""
+    """A `type X = …` alias with its arguments; it is not expanded, because it may refer to itself."""
 
     __slots__ = ("key", "name", "resolve")
 
@@ -147,7 +147,7 @@ def is_enum(tp: Any) -> bool:
 
 
 def record_kind(tp: Any) -> Kind | None:
-    """Return the kind of class with fields that `tp` (or its origin) is."""
+    """Return the kind of a class with fields (`tp` or its origin)."""
     cls = get_origin(tp) or tp
     if not isinstance(cls, type):
         return None

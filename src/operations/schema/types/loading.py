@@ -97,7 +97,7 @@ class Loaders:
         return self._of_form(base)
 
     def _recursive(self, key: Any, make: Callable[[], Load]) -> Load:
-        """Return a loader that may refer to itself: a nested request gets a forward to the first one."""
+        """Return a loader of a type that may refer to itself: nested uses of the type call the same loader."""
         key = key_of(key)
         if key in self._made:
             holder = self._made[key]

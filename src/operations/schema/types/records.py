@@ -59,7 +59,7 @@ class RecordCodec:
         return _make_each({name: codec.dump for name, codec in codecs.items()}, None if rest is None else rest.dump)
 
     def _codecs(self) -> tuple[dict[str, TypeCodec[Any]], TypeCodec[Any] | None]:
-        """Return the codec of each field by name, and that of undeclared ones."""
+        """Return the codec of each field by name, and the codec of undeclared fields."""
         codecs = {field.name: codec_for(field.type, mode="input") for field in self._fields}
         return codecs, None if self._extra is None else codec_for(self._extra, mode="input")
 

@@ -61,7 +61,7 @@ class _KnownWorker(msgspec.Struct, eq=False):
 class BusWorkers:
     """The workers of one bus by their announcements and heartbeats.
 
-    Every user who may publish on the bus can announce one.
+    Every user who may publish on the bus can announce a worker.
     """
 
     def __init__(self, endpoint: Endpoint, *, clock: Callable[[], float] = time.time) -> None:

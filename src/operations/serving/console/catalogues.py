@@ -62,7 +62,7 @@ class Catalogues:
         self._sources = sources
         self._kept: OrderedDict[_Key, EncodedCatalogue] = OrderedDict()
         self._entries: dict[str, tuple[Operation[Any], str, bytes]] = {}
-        """The encoded entry of each operation, with the operation and the source that it was made of."""
+        """The encoded entry of each operation, with the operation and the source from which it was made."""
         self._building = asyncio.Lock()
 
     async def get(self, viewer: Viewer) -> EncodedCatalogue:

@@ -26,7 +26,9 @@ class Viewer:
         self.identity = caller.identity
         self.name = caller_name(caller.identity)
         self.is_known = is_open or caller.principal is not None
-        """Whether it can have its own calls: anonymous callers of a server with an authenticator share one identity."""
+        """Whether the caller has calls of its own. Anonymous callers of a server with an authenticator cannot be
+        distinguished.
+        """
         scopes = caller.identity.scopes if caller.identity is not None and caller.principal is not None else ()
         self.may_watch = is_open or WATCH in scopes
         self.may_manage = is_open or MANAGE in scopes
@@ -40,7 +42,7 @@ class Viewer:
     def is_own(self, record: CallRecord) -> bool:
         """Whether the caller made a call, or the call that it is nested in.
 
-        Without an authenticator all callers are one.
+        Without an authenticator, all callers count as one.
         """
         return self.is_known and record.caller == self.name and (self.name is not None or self.is_open)
 

@@ -165,8 +165,8 @@ class _Stream:
     def report_progress(self, progress: float, total: float | None, message: str | None) -> Awaitable[None] | None:
         """Send the progress that the handler reports.
 
-        It is dropped while the client does not read, as the handler need not wait for the result of this method. A
-        client that resumes the stream does not receive it again.
+        Progress is dropped while the client does not read: the handler does not wait for this method. A client that
+        resumes the stream does not receive it again.
         """
         connection = self._connection
         if not math.isfinite(progress) or (total is not None and not math.isfinite(total)):

@@ -138,7 +138,7 @@ class JobEndpoint:
 
 
 def read_preference(headers: Mapping[bytes, bytes]) -> float | None:
-    """Return how many seconds a client waits before it prefers 202 (RFC 7240); None if it does not prefer 202."""
+    """Return the seconds for which a client prefers to wait before a 202 (RFC 7240); None if it asks for no 202."""
     header = headers.get(b"prefer")
     if header is None:
         return None
@@ -153,7 +153,7 @@ def read_preference(headers: Mapping[bytes, bytes]) -> float | None:
 
 
 def _described(status: JobStatus, message: str | None) -> dict[str, Any]:
-    """Return a status for its submitter. `message` is that of an error, without the text of an exception."""
+    """Return a status for its submitter. `message` is the error message, without the text of an exception."""
     described: dict[str, Any] = msgspec.to_builtins(status)
     described.pop("owner", None)
     described.pop("message", None)

@@ -62,7 +62,7 @@ def query_parameters(document: Mapping[str, Any] | bool) -> tuple[QueryParameter
 
 
 def bytes_properties(document: Mapping[str, Any] | bool) -> tuple[str, ...]:
-    """Return the names of the input properties that are bytes, or bytes or null."""
+    """Return the names of the input properties whose type is bytes or nullable bytes."""
     root = root_object(document)
     if root is None or isinstance(document, bool):
         return ()
@@ -134,7 +134,7 @@ def _list_of_scalars(schema: Any, definitions: Mapping[str, Any]) -> tuple[Kind,
 
 
 def _without_null(schema: Any) -> Any:
-    """Return a schema without null as an alternative; the schema itself if null is not a separate alternative."""
+    """Return a schema without the alternative null; unchanged if null is not a separate alternative."""
     if not isinstance(schema, dict):
         return schema
     outer = {key: value for key, value in schema.items() if key in ANNOTATIONS}

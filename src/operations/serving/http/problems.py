@@ -25,7 +25,7 @@ _RETRY_SECONDS = 1
 _LONGEST_RETRY = 86_400
 _OWN = frozenset(ErrorCode)
 _NOT_PASSED_ON = frozenset({401, 403, 407})
-"""Upstream statuses about this server's credentials at the upstream, not about the caller's credentials here."""
+"""Upstream statuses that concern this server's credentials at the upstream, not the caller's credentials."""
 _SECRET_DETAILS = frozenset({"headers", "setCookies"})
 DOMAIN_STATUS = 409
 _TOO_MANY = frozenset({"RATE_LIMITED", "TOO_MANY_JOBS"})
@@ -89,7 +89,7 @@ def problem(error: CallError, request_id: str, operation: Operation[Any] | None 
 
 
 def _retry_seconds(error: CallError) -> int:
-    """Return the whole seconds of `Retry-After`; details may come from another process and contain anything."""
+    """Return the whole seconds of `Retry-After`; the details may come from another process and be wrong."""
     wait = error.details.get("retryAfter") if isinstance(error.details, dict) else None
     if isinstance(wait, int | float) and 0 <= wait <= _LONGEST_RETRY:
         return math.ceil(wait)

@@ -65,7 +65,7 @@ class RequestInfo(msgspec.Struct, kw_only=True):
     capabilities: Any = None
     progress: Progress | None = None
     client: Client | None = None
-    """The client, for questions as separate requests (before 2026-07-28) and for notifications."""
+    """The client that gets notifications and, before 2026-07-28, questions as separate requests."""
     responses: Any = None
     state: str | None = None
 
@@ -124,7 +124,7 @@ class MCPCalls:
         return await self.report(operation, info.caller, self._run(operation, input, info))
 
     async def call_for_data(self, tool: Tool, input: Any, info: RequestInfo, client: Client | None) -> Any:
-        """Run an operation for a script and return its data, of a stream a list; raise the CallError for callers.
+        """Run an operation for a script and return its data, a list for a stream; raise only errors callers may see.
 
         `client` answers questions: the script is suspended, not the call.
         """

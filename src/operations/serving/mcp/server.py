@@ -123,7 +123,7 @@ class MCPServer:
     async def list_tools(
         self, identity: Identity | None, cursor: str | None, meta: Mapping[str, Any], *, modern: bool
     ) -> bytes:
-        """Return a page of the tools that a caller may call, encoded as JSON; in search or code mode, their tools.
+        """Return a page of the tools that a caller may call, as JSON; in search or code mode, the tools of that mode.
 
         A registry of this library, which identifies itself in `meta`, receives all tools: it imports them.
         """

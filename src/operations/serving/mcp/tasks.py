@@ -54,7 +54,7 @@ class TaskCreated(msgspec.Struct, frozen=True):
 
 
 class _TaskClient(AskingClient):
-    """The client of a task of this process; its job holds it until it ends."""
+    """The client of a task of this process; the job of the task keeps it until the job ends."""
 
     def __init__(self, key: CallKey, capabilities: Any, has_room: Callable[[], bool]) -> None:
         super().__init__(_NoSlots(), capabilities, None, has_room)
@@ -86,7 +86,7 @@ class Tasks:
         """The clients of tasks of this process that can ask, by task id."""
 
     def creates(self, tool: Tool, info: RequestInfo) -> bool:
-        """Whether a call becomes a task; raise ProtocolError if it must and the client does not support that."""
+        """Whether a call becomes a task; raise ProtocolError if it must but the client does not support tasks."""
         if tool.task_support is None or tool.is_stream or not info.modern or not self._jobs.runs(tool.operation):
             return False
         if declares_tasks(info):

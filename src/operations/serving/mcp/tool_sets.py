@@ -22,7 +22,7 @@ T = TypeVar("T")
 class ToolSets(Generic[T]):
     """Cache of one object `T` per set of rights, created from a tool set of the operations that these rights may call.
 
-    The tool sets list and describe; calls go through `MCPCalls`. A change of the registry clears all of them.
+    The tool sets are used to list and describe; calls go through `MCPCalls`. A change of the registry clears the cache.
     """
 
     def __init__(self, exposure: Exposure, tool_list: ToolList, make: Callable[[ToolSet], T]) -> None:

@@ -51,7 +51,7 @@ class _Registry(Protocol):
 
 
 def can_ask(operation: Operation[Any], registry: _Registry) -> bool:
-    """Whether a call can ask its caller: its handler by the context, or an interceptor, as for an approval."""
+    """Whether a call can ask its caller: its handler takes a context, or an interceptor asks (for approval)."""
     return operation.wants_context or any(asks(each, operation.spec) for each in registry.interceptors)
 
 
@@ -90,7 +90,7 @@ class Tool:
 
     @cached_property
     def is_direct(self) -> bool:
-        """Whether the arguments are the input, the call cannot ask its caller, and there is one result."""
+        """Whether a call is simple: the arguments are the input, it cannot ask its caller, and it has one result."""
         return not (self.is_stream or self.can_ask or self.wraps_input)
 
     @cached_property

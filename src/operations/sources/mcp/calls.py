@@ -167,8 +167,8 @@ class MCPCaller:
     def _seconds(self, context: OperationContext) -> float | None:
         """Return the time limit of a call: the time until its deadline; if it has none, the timeout of the config.
 
-        The registry already enforces the deadline. The limit here serves handlers that are called directly; it is
-        slightly later, because two cancellations at the same moment would interrupt each other.
+        The registry already enforces the deadline. This limit is for handlers that are called directly. It is slightly
+        later than the deadline, because two cancellations at the same moment would interrupt each other.
         """
         if context.deadline is None:
             return self._config.timeout
@@ -230,9 +230,9 @@ def _selected(identity: Identity, fields: Sequence[str]) -> dict[str, Any]:
 
 
 def as_json(params: Mapping[str, Any], max_bytes: int) -> dict[str, Any]:
-    """Return the parameters as plain JSON values; raise `VALIDATION_ERROR` for other values and beyond the limits.
+    """Return the parameters as plain JSON values; raise `VALIDATION_ERROR` for other values and for too large ones.
 
-    A value that fails only when it is written would end the session for every call.
+    If a value could not be encoded while it is sent, the session would end for every call.
     """
     try:
         encoded = msgspec.json.encode(params)

@@ -66,7 +66,7 @@ class MCPClient:
         return self._connection.state
 
     async def open(self) -> None:
-        """Connect and list the tools; raise `CallError`, which `error` keeps."""
+        """Connect and list the tools; raise `CallError` on failure, and keep it in `error`."""
         try:
             await self._connection.open()
             await self.refresh()

@@ -28,7 +28,7 @@ from operations.sources.mcp.protocol import RequestFailedError, RequestLostError
 LOST = "operations/lost"
 """Field of an error's data that marks our own errors."""
 NOTIFICATION_SECONDS = 5.0
-"""Time limit of a notification, which blocks the SDK's other messages."""
+"""Time limit of a notification: until it is answered, the SDK sends no other messages."""
 MAX_OTHER_BYTES = 1024 * 1024
 """Maximum number of bytes read of error bodies and of responses outside the protocol."""
 DECODED_CHUNK_BYTES = 1024 * 1024

@@ -111,7 +111,7 @@ def is_too_deep(text: bytes) -> bool:
 
 
 def _truncate_deep(text: bytes) -> bytes:
-    """Return JSON with every value below `MAX_DEPTH` replaced by a marker; not recursive, unlike parsers."""
+    """Return JSON with every value deeper than `MAX_DEPTH` replaced by a marker; it does not recurse."""
     parts: list[bytes] = []
     start = depth = 0
     for token in _TOKENS.finditer(text):

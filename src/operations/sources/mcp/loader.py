@@ -86,7 +86,7 @@ class MCPClientLoader:
             self._report(client.name, error)
 
     def _is_free(self, name: str) -> bool:
-        """Whether a namespace is free; that of a closed or failed client may be reused."""
+        """Whether a namespace is free; the namespace of a closed or failed client may be reused."""
         for known, client in self._clients.items():
             if client.state not in _ENDED and client.namespace == namespace_of(name):
                 message = f"MCP server {name!r}: namespace {client.namespace!r} is used by server {known!r}"

@@ -74,7 +74,7 @@ class _Discovery:
         self._seconds = seconds
 
     async def __call__(self, version: str) -> types.DiscoverResult | None:
-        """Return the result; None if it is invalid or has no version without a handshake."""
+        """Return the result; None if it is invalid, or if all its versions need a handshake."""
         meta = {
             types.PROTOCOL_VERSION_META_KEY: version,
             types.CLIENT_INFO_META_KEY: dump_model(client_info()),
@@ -100,7 +100,7 @@ class _Discovery:
 
 
 def _common_version(error: MCPError) -> str | None:
-    """Return the newest version without a handshake that a server offers when it rejects another."""
+    """Return the newest version without a handshake among those that a server offers when it rejects a version."""
     if error.code != types.UNSUPPORTED_PROTOCOL_VERSION or not isinstance(error.data, dict):
         return None
     supported = error.data.get("supported")

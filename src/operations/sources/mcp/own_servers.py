@@ -50,7 +50,7 @@ def is_own(tool: Mapping[str, Any]) -> bool:
 
 
 def own_operations(origin: ServerOrigin, listed: Iterable[Mapping[str, Any]]) -> list[Operation[Any]]:
-    """Return the operations of listed tools; of duplicates, the first."""
+    """Return the operations of listed tools; if an id occurs twice, the first one."""
     found: dict[str, Operation[Any]] = {}
     for tool in listed:
         about = _about(tool)
@@ -161,7 +161,7 @@ class _OwnRunner(ToolRunner):
                 await call
 
     async def _rest(self, received: _Items, result: Mapping[str, Any]) -> AsyncIterator[ResponseEnvelope[Any]]:
-        """Yield the items whose messages are handled after that of the result."""
+        """Yield the items whose messages are handled after the message with the result."""
         meta = result.get("_meta")
         count = meta.get(STREAM) if isinstance(meta, Mapping) else None
         try:

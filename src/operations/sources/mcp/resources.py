@@ -93,7 +93,7 @@ class _Handlers:
         return mcp_envelope(await self._list("prompts/list", "prompts", context))
 
     async def get_prompt(self, input: Any, context: OperationContext) -> ResponseEnvelope[Any]:
-        """Return the messages of a prompt, the content of each as a content block too."""
+        """Return the messages of a prompt; the content of each is also a content block of the envelope."""
         result = await self._request("prompts/get", input, f"prompt {input['name']!r}", context)
         messages = _items(result, "messages")
         blocks = [message["content"] for message in messages if _has_block(message)]

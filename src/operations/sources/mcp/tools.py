@@ -70,8 +70,8 @@ def tool_operations(origin: ServerOrigin, listed: Iterable[Mapping[str, Any]]) -
 def assign_names(originals: Iterable[str]) -> dict[str, tuple[str, Mapping[str, Any]]]:
     """Map tool names to operation names, each with annotations that have the original name.
 
-    Valid names never change. A mapped name that another tool has gets a suffix: a hash of its original, which depends
-    neither on the other tools nor on their order.
+    Valid names never change. A mapped name that another tool has gets a suffix: a hash of the original name,
+    independent of the other tools and their order.
     """
     mapped = {original: map_source_name(original) for original in originals}
     claims = Counter(name for name, _ in mapped.values())
@@ -231,7 +231,7 @@ class ToolRunner:
 
 
 def tool_envelope(result: Mapping[str, Any], output_schema: Schema) -> ResponseEnvelope[Any]:
-    """Return the envelope of a `tools/call` result; `data` is structured content, matching JSON text, or blocks."""
+    """Return the envelope of a `tools/call` result; its data is structured content, matching JSON text, or the blocks."""
     content = [content_block(_as_block(block)) for block in _as_list(result.get("content"))]
     structured = result.get("structuredContent")
     extensions = result.get("_meta")

@@ -41,7 +41,7 @@ def choose_credentials(
     schemes: Mapping[str, Scheme],
     security: Sequence[Mapping[str, Any]],
 ) -> Sequence[tuple[HTTPAuth, Scheme | None]]:
-    """Return the configured credentials that an operation requires, with the document's scheme of each."""
+    """Return the configured credentials that an operation requires, each with its security scheme in the document."""
     if auth is None:
         return ()
     if isinstance(auth, HTTPAuth):
@@ -100,7 +100,7 @@ class CredentialSource:
     def choose(
         self, security: Sequence[Mapping[str, Any]], own: HTTPAuth | None
     ) -> Sequence[tuple[HTTPAuth, Scheme | None]]:
-        """Return the credentials for an operation: the call's own, or the configured ones that it requires."""
+        """Return the credentials for an operation: those of the call, or the configured ones that it requires."""
         return choose_credentials(self._auth if own is None else own, self._schemes, security)
 
     async def resolve(self, chosen: Sequence[tuple[HTTPAuth, Scheme | None]], timeout: float) -> RequestCredentials:

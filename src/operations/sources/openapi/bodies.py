@@ -159,7 +159,7 @@ class BodyPlan(msgspec.Struct, frozen=True, kw_only=True):
         return further
 
     def _best_formats(self, value: Mapping[str, Any]) -> Sequence[Format]:
-        """Return the formats that share most properties with the value, those without missing ones first."""
+        """Return the formats that share most properties with the value; formats without a missing one come first."""
         flat = [kind for kind in self.formats if kind.members is not None]
         if len(flat) < 2:
             return flat
@@ -187,7 +187,7 @@ class BodyPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _accepting(formats: Sequence[Format], value: Any) -> Sequence[Format]:
-    """Return the formats whose schema accepts the value; all of them if none does, or if its files determine them."""
+    """Return the formats whose schema accepts the value; all of them if none does, or if files determine the format."""
     if len(formats) < 2 or _shape_of(value) in ("file", "object with files"):
         return formats
     return [kind for kind in formats if kind.schema is None or kind.schema.check(value)] or formats

@@ -87,7 +87,9 @@ class HTTPServiceConfig(msgspec.Struct, frozen=True, kw_only=True):
     """An API: namespace of its operations, base URL, credentials and limits."""
 
     namespace: str | None
-    """The namespace of the operations. For a document of another registry the prefix of theirs; None for no prefix."""
+    """The namespace of the operations. For the document of another registry, the prefix of its namespaces; None: no
+    prefix.
+    """
     base_url: str | None = None
     """Replaces the document's servers."""
     server_variables: Mapping[str, str] = {}

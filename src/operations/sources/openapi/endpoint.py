@@ -29,7 +29,7 @@ _BODILESS = frozenset({"get", "head", "options", "trace"})
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
-    """A path and method, and the location of their description; nothing of the description itself."""
+    """A path and method, and the location of their description; the description itself is not read."""
 
     documents: Documents
     path: str
@@ -60,7 +60,7 @@ class NameAllocator:
         self._taken: set[str] = set()
 
     def assign(self, operation_id: object, method: str, path: str) -> tuple[str, dict[str, Any]]:
-        """Return a name, and annotations with the original if it had to change."""
+        """Return a name; if it differs from the original, with annotations that have the original."""
         if isinstance(operation_id, str) and operation_id.strip():
             name, annotations = map_source_name(operation_id)
         else:

@@ -57,7 +57,7 @@ def _property_pairs(name: str, value: Any, encoding: Encoding) -> Pairs:
 
 
 def styled_parameter(name: str, encoding: Encoding) -> Parameter | None:
-    """Return a property with a style as a parameter; None if its content type decides."""
+    """Return a property with a style as a parameter; None if its content type determines the encoding."""
     style, explode = encoding.get("style"), encoding.get("explode")
     reserved, collection_format = encoding.get("allowReserved"), encoding.get("collectionFormat")
     if style is None and explode is None and reserved is None and collection_format is None:

@@ -210,7 +210,7 @@ def _content(documents: Documents, kind: str, media: DocNode, notes: list[str]) 
 
 
 def _distinct(contents: Sequence[_Content]) -> list[_Content]:
-    """Return the contents with different schemas: XML with JSON's schema, for example, is not a different input."""
+    """Return the contents that have different schemas: XML with the same schema as JSON, for example, counts once."""
     kept: list[_Content] = []
     for content in contents:
         own = content.media.get("schema").value
@@ -260,7 +260,7 @@ def _require_sent(schema: Any, kind: str | None, encoding: Mapping[str, Any]) ->
 
 
 def require_items(schema: Any, kind: str | None) -> Any:
-    """Return the schema of a required value that is not sent if it is an empty array or object."""
+    """Return the schema of a required value; it excludes an empty array or object, which would not be sent."""
     bound = {"array": "minItems", "object": "minProperties"}.get(kind or "")
     if bound is None or not isinstance(schema, Mapping):
         return schema
@@ -450,7 +450,7 @@ def _explain(documents: Documents, node: DocNode, where: str, ancestors: tuple[i
 
 
 def _parts(documents: Documents, node: DocNode, depth: int) -> Iterator[DocNode]:
-    """Yield a schema and the parts of its `allOf`, except nullable ones, which accept null."""
+    """Yield a schema and the parts of its `allOf`, except nullable parts."""
     try:
         node = documents.follow(node)
     except DanglingReferenceError:

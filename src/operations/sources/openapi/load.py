@@ -414,7 +414,7 @@ def _entries(documents: Documents, problems: list[str]) -> Iterator[FoundEntry]:
 
 
 def _methods(item: DocNode, newest: bool) -> Iterator[tuple[str, ...]]:
-    """Yield the keys of each method's description; the last is the method."""
+    """Yield the path of keys to the description of each method; the last key is the method."""
     for keys in (*_METHODS, ("query",)) if newest else _METHODS:
         if keys[0] in item.value:
             yield keys

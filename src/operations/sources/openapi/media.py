@@ -37,8 +37,8 @@ def essence(media_type: str) -> str:
 
 
 def usable_media_types(declared: Iterable[tuple[str, T]], place: str, notes: list[str]) -> dict[str, T]:
-    """Return contents by media type; an invalid type (without a slash) counts as JSON, unless JSON is declared. `notes`
-    gets a line for each invalid type, with its `place`.
+    """Return contents by media type; an invalid type (without a slash) counts as JSON, unless JSON is declared. Each
+    invalid type adds a line to `notes`.
     """
     contents = list(declared)
     usable = {kind: content for kind, content in contents if "/" in kind}

@@ -57,7 +57,7 @@ class Parameter(msgspec.Struct, frozen=True):
     allow_reserved: bool = False
     """Whether reserved characters and percent-encoded triples stay unencoded; for queries only."""
     media_type: str | None = None
-    """Media type of a parameter described by `content`, which its value is encoded in."""
+    """Media type in which the value is encoded, for a parameter that is described by `content`."""
     collection_format: str | None = None
     """Swagger 2.0's format of arrays, which takes precedence over the style; its default `csv` must be explicit."""
     allow_empty: bool = False
@@ -291,7 +291,7 @@ def _ascii_json(text: str) -> str:
 
 
 def _members(value: Any, key: Encode, text: Encode, *, paired: bool = False) -> list[str]:
-    """Return an array's items, or an object's names and values, alternating or as `name=value`, without nulls."""
+    """Return the items of an array, or the names and values of an object (alternating, or as `name=value`); skip nulls."""
     if not isinstance(value, dict):
         return [text(scalar_text(item)) for item in value if item is not None]
     named = [(key(str(name)), text(scalar_text(item))) for name, item in value.items() if item is not None]

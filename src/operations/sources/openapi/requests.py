@@ -154,7 +154,7 @@ def untrusted_server_error(template: Template, url: str) -> CallError:
 
 
 def base_url(servers: Sequence[Mapping[str, Any]], config: HTTPServiceConfig, document_url: str | None) -> str | None:
-    """Return the base URL of the API with its query; None if the document has no complete one."""
+    """Return the base URL of the API with its query; None if the document has no complete URL."""
     if config.base_url is not None:
         if not is_complete(config.base_url):
             message = "invalid base_url: expected a URL such as https://api.example.com/v1"

@@ -97,7 +97,7 @@ def _revision(keyword: OneWay, *, root: bool) -> Revise:
 
 
 def _drop_duplicates(document: dict[str, Any], fresh: Collection[str]) -> None:
-    """Remove the duplicates that documents contain for tools that read the older form."""
+    """Remove keywords that repeat others in an older form, which documents contain for older tools."""
     for node in schemas_in(document, fresh):
         if node.get("contentEncoding") == "base64" and node.get("format") == "byte":
             del node["format"]

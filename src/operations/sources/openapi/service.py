@@ -280,7 +280,7 @@ def _read_head(response: HTTPResponse, template: Template) -> HTTPResponseMeta:
 
 
 def _envelope(meta: HTTPResponseMeta, body: bytes, template: Template) -> ResponseEnvelope[Any]:
-    """Return the envelope of a successful response; raise the error of any other."""
+    """Return the envelope of a successful response; raise the error of any other response."""
     data = read_data(meta.content_type, body) if body or may_have_body(template.method, meta.status_code) else None
     if meta.status_code >= 300 and meta.status_code != 304:
         raise make_error(template.method, template.path, meta, data)

@@ -34,8 +34,8 @@ class SSEParser:
     A line may have `max_line` bytes, and the data of an event `max_event` bytes; more ends the stream with a
     `CallError`. Earlier events of the same chunk are returned first; the next `feed` or `close` raises.
 
-    `last_event_id` and `reconnection_time` (milliseconds) serve a reconnection: they survive `close`, after which the
-    parser reads another stream. `skipped` counts ignored `id` and `retry` fields.
+    `last_event_id` and `reconnection_time` (milliseconds) serve a reconnection: `close` keeps them; afterwards the
+    parser can read another stream. `skipped` counts ignored `id` and `retry` fields.
     """
 
     __slots__ = (
@@ -86,7 +86,7 @@ class SSEParser:
         return events
 
     def _only_event(self, chunk: bytes) -> ServerSentEvent | None:
-        """Return the event that a chunk consists of: perhaps an id, perhaps a type, one line of data."""
+        """Return the event of a chunk that is exactly one event: an optional id and type, and one line of data."""
         id_, type_ = self.last_event_id, "message"
         line, _, rest = chunk.partition(b"\n")
         name, _, value = line.partition(b": ")
@@ -104,7 +104,7 @@ class SSEParser:
         return ServerSentEvent((value if name == b"data" else line[5:]).decode("utf-8", "replace"), type_, id_)
 
     def _only_line(self, chunk: bytes) -> ServerSentEvent | None:
-        """Return the event that a chunk consists of: one line of data, with carriage returns."""
+        """Return the event of a chunk that is exactly one event: one line of data, with carriage returns."""
         lines = chunk.splitlines()
         if len(lines) != 2 or lines[1] or chunk[-1] != _LF or not lines[0].startswith(b"data:"):
             return None

@@ -29,7 +29,7 @@ class FileContent(msgspec.Struct, frozen=True):
 
     path: Path
     size: int | None
-    """Size when the request was built, which is how much is sent; None for a pipe or device."""
+    """Size when the request was built: only so many bytes are sent. None for a pipe or device."""
     consumed: bool = False
     """Always false: the file is opened again for each attempt."""
 
@@ -56,7 +56,7 @@ class FileContent(msgspec.Struct, frozen=True):
 
 
 class OpenFile:
-    """A binary file that the caller opened: sent from its position, and again from there if it is seekable."""
+    """A binary file that the caller opened, sent from its position; a retry starts there again if it is seekable."""
 
     __slots__ = ("_file", "_start", "consumed", "name", "size")
 

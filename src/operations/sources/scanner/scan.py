@@ -177,7 +177,7 @@ class Scanner:
 
 
 def _collect(module: ModuleType) -> ModuleDefinitions:
-    """Return the operations and specs that a module defines, and imported ones that `__all__` names.
+    """Return the operations and specs that a module defines, and imported ones that are in its `__all__`.
 
     Reads `vars()` and `type()` only: a module's `__getattr__` or a lazy object's `__class__` may raise.
     """
