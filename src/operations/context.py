@@ -260,7 +260,7 @@ class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
         return answer
 
     async def ask_all(self, questions: Mapping[str, Question], *, timeout: float = ASK_SECONDS) -> dict[str, Any]:
-        """Ask several questions together; return an Answer for each form and the client's result for any other request."""
+        """Ask several questions together; return an Answer for each form, the client's result for any other request."""
         client = self.client
         for question in questions.values():
             if client is None or not client.supports(question.method):

@@ -155,7 +155,7 @@ class WorkerPayload(msgspec.Struct, rename="camel", omit_defaults=True):
     finished: int = 0
     """Calls that ended since the worker started."""
     failed: int = 0
-    """Those of them that ended with an error."""
+    """Calls that ended with an error since the worker started."""
 
 
 class AskPayload(msgspec.Struct, rename="camel", omit_defaults=True):

@@ -69,7 +69,7 @@ class RequestHandler:
         self.finished = 0
         """Number of calls that ended here."""
         self.failed = 0
-        """Number of those that ended with an error."""
+        """Number of calls that ended here with an error."""
         self.acceptances = AcceptanceTimer()
         self.recording: set[asyncio.Task[None]] = set()
         """Tasks that wait for the shared record of signed requests."""
@@ -246,7 +246,7 @@ class Reply(msgspec.Struct, eq=False):
     request: Request | None = None
     """The call, while it runs; None if it ended immediately."""
     since: float = 0.0
-    """Time at which its caller became able to control it, by the loop's clock; 0 before that."""
+    """Time (of the loop's clock) from which the caller can control the call; 0 before that."""
     control_id: str = ""
     credits: int = 0
     is_aborted: bool = False

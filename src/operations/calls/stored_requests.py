@@ -110,7 +110,7 @@ class StoredRequest:
         """Other deliveries of the same job. If the held delivery is a copy, one of these may be the original."""
 
     def replace(self, delivery: Delivery) -> None:
-        """Acknowledge a later delivery at the end."""
+        """Set the delivery that is acknowledged at the end: a later one of the same request."""
         self.delivery = delivery
 
     def sent(self, message: bytes) -> None:

@@ -226,7 +226,7 @@ async def supervise(args: ParsedArguments, command: Command, watched: Iterable[P
 
 
 def words_of(args: ParsedArguments, command: Command, number: int) -> list[str]:
-    """Return the command line of one process: the supervisor's, without its own options and with another health port."""
+    """Return the command line of one process: the supervisor's without its own options, with another health port."""
     words = [command.name]
     for option in command.all_options():
         value = getattr(args, option.key, None)

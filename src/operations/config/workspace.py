@@ -79,7 +79,7 @@ class FilteredCatalogue(OperationCatalogue):
             self._show(operation)
 
     def unregister(self, operation_id: str) -> Operation[Any]:
-        """Remove from the source's view and from the registry."""
+        """Remove an operation from the source's view and from the registry."""
         operation = super().unregister(operation_id)
         self._withdraw(operation_id)
         return operation

@@ -111,7 +111,7 @@ class CodeTool(FixedTools):
         return await self.run(code, timeout=timeout)
 
     def definitions(self) -> list[dict[str, Any]]:
-        """Return the tool in Anthropic's format; its description has stubs for a few operations, an overview for many."""
+        """Return the tool in Anthropic's format; it describes a few operations by stubs, many by an overview."""
         self.prepare()
         properties = {"code": {"type": "string", "description": "Python code"}}
         return [tool_definition(RUN, f"{_DESCRIPTION}\n\n{self._overview}", properties, ["code"])]

@@ -91,7 +91,7 @@ class Rendering(msgspec.Struct, frozen=True, kw_only=True):
         return self._redacted(self._chosen(data))
 
     def text(self, data: Any) -> str:
-        """Return data as JSON, a string unchanged: with the chosen fields, without secrets, truncated."""
+        """Return the chosen fields of data as JSON, or a string unchanged; without secrets, and truncated."""
         chosen = self._chosen(data)
         whole = as_text(chosen)
         if not self.redact:

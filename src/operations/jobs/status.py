@@ -11,7 +11,7 @@ from operations.pubsub.limits import check_counts, check_seconds
 JOB_NOT_FOUND = "JOB_NOT_FOUND"
 """The error code for a job id that is unknown or belongs to another caller."""
 JOB_NOT_ENDED = "JOB_NOT_ENDED"
-"""The code for the result of a job that has not ended."""
+"""The error code if a result is requested before its job has ended."""
 TOO_MANY_JOBS = "TOO_MANY_JOBS"
 """The `reason` in the details of the error if an identity has too many jobs."""
 

@@ -93,7 +93,7 @@ class Transport(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What this transport guarantees."""
+        """The guarantees of this transport."""
 
     def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
         """Send a message to the listeners at `address`."""
@@ -119,13 +119,13 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """A value under a key that belongs to a stored message; it is kept longer than the message."""
 
     key: str
-    """The first 16 characters name its owner, under whom records are listed; the rest is random."""
+    """The first 16 characters identify the record's owner, whose records can be listed; the rest is random."""
     value: bytes
-    """The part that lists contain; small."""
+    """The small part of the record; lists of records contain it."""
     seconds: float
     """Seconds for which it is kept."""
     body: bytes = b""
-    """The part that lists do not contain; it may be large."""
+    """The large part of the record; lists of records do not contain it."""
     most: int = 0
     """The largest number of records of the owner, for a new record; 0 for no limit."""
 
@@ -327,7 +327,7 @@ class TransportWrapper:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the inner transport guarantees."""
+        """The guarantees of the inner transport."""
         return self.inner.capabilities
 
     def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:

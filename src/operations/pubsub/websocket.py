@@ -42,9 +42,9 @@ _FRAME_BYTES = 64
 """Size of a waiting frame without its content."""
 _READ_BYTES = 32 << 10
 _SHORT_READ_BYTES = 256
-"""Largest number of bytes of one read: usually, and once the turn of the peer is over."""
+"""Largest number of bytes of one read: the first is usual, the second applies once the peer's turn is over."""
 _FREE_READ_BYTES = 512
-"""Number of bytes of a read that costs too little to start a turn: one usual message, or about 80 empty ones."""
+"""A read of up to this many bytes is too cheap to start a turn: one usual message, or about 80 empty ones."""
 _FEWEST_TOGETHER, _MOST_TOGETHER = 8, 32
 """Number of messages that are written together; the first write of an iteration is small, for low latency."""
 _TEXT, _BINARY = picows.WSMsgType.TEXT, picows.WSMsgType.BINARY
@@ -78,7 +78,7 @@ class WebSocketLink(picows.WSListener):
         self._together = _FEWEST_TOGETHER
         self.is_slow = False
         self._pong: bytes | None = None
-        """The reply to the last ping that was not replied to."""
+        """The reply to the latest ping, until it is sent."""
         self.large = large or LargeMessages()
         self._backlog: deque[bytes] = deque()
         """Frames whose messages wait to be handled."""

@@ -267,7 +267,7 @@ class Schema:
 
     @cached_attribute
     def _uncasts(self) -> tuple[Any, Any]:
-        """The same for values that are only checked."""
+        """The pair of functions of `_casts`, for values that are only checked."""
         from operations.schema.casting.policies import check_only
 
         return check_only(self._check, self._explainer)

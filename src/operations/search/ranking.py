@@ -86,7 +86,7 @@ class _Term(msgspec.Struct):
 
     weight: float
     alternatives: dict[str, float]
-    """Stems that match it, with how well."""
+    """Stems that match the word, each with the quality of the match."""
 
 
 class _Intent(msgspec.Struct, frozen=True):

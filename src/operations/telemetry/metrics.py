@@ -67,7 +67,7 @@ class Measure(NamedTuple):
     buckets: tuple[int, ...] | None = None
     """For a histogram: the cumulative counts of `BUCKETS`; its `value` is the sum."""
     observations: int = 0
-    """For a histogram: how many values it has."""
+    """Number of values of a histogram."""
 
 
 class Measurable(Protocol):

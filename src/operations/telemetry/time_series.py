@@ -115,7 +115,9 @@ class TimeSeries:
         return _row(second, cell)._replace(in_flight=in_flight, queued=queued)
 
     def summary(self, key: Key, seconds: int = 60) -> tuple[float, float | None, float]:
-        """Return calls per second, the 95th percentile in milliseconds and the share of failures of the last `seconds`."""
+        """Return the calls per second, 95th percentile (ms) and share of failures of the last
+        `seconds`.
+        """
         now, total = int(self._clock()), _Cell()
         series = self._get(key)
         if series is not None:

@@ -207,7 +207,7 @@ class HubDirectory:
         *,
         is_gone: bool = False,
     ) -> None:
-        """Replace the operations of a worker; report the result to it and to workers that take over old ones."""
+        """Replace the operations of a worker; report to it, and to workers that get an operation it no longer has."""
         before, registration.operations = registration.operations, operations
         held = before.keys() - registration.rejected.keys()
         registration.rejected = rejected

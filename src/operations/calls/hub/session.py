@@ -36,7 +36,7 @@ _INTERIM_BYTES = 1 << 16
 _MAX_UNSENT = 128 << 20
 """Largest number of unsent bytes of all peers of one token."""
 _MAX_RECEIVED = 16 << 20
-"""Largest number of received bytes that the peers of one token without rights make the hub hold."""
+"""Largest number of received bytes that the hub holds for all peers of one token without rights."""
 _MAX_HELD = 32 << 20
 """Largest number of received and unsent bytes of all peers of one token without rights."""
 _MAX_WITHOUT_RIGHTS = 4 << 20

@@ -441,7 +441,7 @@ class NatsDelivery:
             queues.dead_letter(self._reader.namespace, self.message, reason, lambda: self._settle(b"+TERM"))
 
     async def _dead_letter_recorded(self, queues: DurableQueues, reason: str, record: Record) -> None:
-        """Write the record of a message without one, unless its owner has too many records or the record is too large."""
+        """Write the record of a message without one, unless its owner has too many records or it is too large."""
         is_admitted = len(record.body) + _RECORD_HEADERS <= queues.client.max_payload
         with contextlib.suppress(CallError):
             if is_admitted and await queues.records.admit(record):

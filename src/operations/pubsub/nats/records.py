@@ -20,9 +20,9 @@ from operations.pubsub.nats.wire import NatsMessage, header_of, publish
 from operations.pubsub.protocols import Record, Stop
 
 RECORD_HEADER = b"Operations-Record"
-"""The header of a stored message with the key of its record, a dot, and its link."""
+"""The header of a stored message; its value is the record's key, a dot, and the link (see `_LINK`)."""
 _LINK = b"Operations-Link"
-"""The header of a record with its link: a secret of the record and its message, so that no other message changes it."""
+"""The header of a record with its link: a secret that only its message has too, so that no other one changes it."""
 _VALUE = b"Operations-Value"
 """The header with the value of a record, as base64; its body is the message."""
 _FINAL = b"Operations-Final"

@@ -41,7 +41,7 @@ class NatsMessage(NamedTuple):
 
 
 class ServerEvents(Protocol):
-    """What a server sends apart from messages."""
+    """Handlers of everything that a server sends except messages."""
 
     def on_info(self, info: ServerInfo) -> None:
         """Handle the server's description of itself."""

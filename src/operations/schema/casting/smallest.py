@@ -16,7 +16,7 @@ MAX_ITEMS = 10_000
 _ANY: tuple[Any, ...] = ({}, None, "", 0, False, [], True, 1, "a", -1, 0.5, " ", [None], {"a": None})
 _ORDER = ("object", "array", "string", "number", "integer", "boolean", "null")
 _STEPS_PER_NODE = 10
-"""Steps for a node that is new: it is merged from its parts and compiled."""
+"""Steps that a new node counts as, because its parts must be merged and compiled."""
 
 
 class Casts(Protocol):

@@ -43,7 +43,7 @@ class Evaluator:
         self._cheap: dict[int, jsonschema_rs.Validator | None] = {}
 
     def check(self, value: Any) -> bool:
-        """Whether `value` is valid; false if that is too much work."""
+        """Whether `value` is valid; false if checking it is too much work."""
         copy = as_json(value)
         try:
             return not copy.foreign and self.evaluation(Budget(value)).is_valid(self.document, copy.value)
@@ -227,7 +227,7 @@ def _verdict(native: jsonschema_rs.Validator, value: Any) -> bool:
 
 
 def parts(schema: _Schema, value: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield the schemas of properties and items with the parts they apply to; also property names."""
+    """Yield each schema of a property, an item or a property name, with the part of the value that it applies to."""
     for child, key, _ in located_parts(schema, value):
         yield child, value[key]
     if "propertyNames" in schema and isinstance(value, dict):

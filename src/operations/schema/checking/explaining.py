@@ -79,8 +79,8 @@ class Explainer:
     def problems(self, value: Any, *, bounded: bool = False, scoring: Scoring | None = None) -> list[Problem]:
         """Return every problem of a value known to be invalid; at least one.
 
-        With `bounded`, the value is known to be neither too deep nor too shared. `scoring` has the scores from casting
-        the value.
+        With `bounded`, the value has passed `too_deep` and `too_shared`. `scoring` has the scores from casting the
+        value.
         """
         if not bounded and self._limit is not None and too_deep(value, self._limit):
             return [Problem("", "", f"nested deeper than {self._limit} levels")]

@@ -106,7 +106,7 @@ def _deep_precisely(value: Any, limit: int) -> bool:
 
 
 def is_small(value: Any, limit: int = MAX_DEPTH) -> bool:
-    """Whether one quick walk shows that `value` is neither too deep nor too shared."""
+    """Whether one quick walk shows that `value` passes `too_deep` and `too_shared`."""
     level, counted = [value], 0
     for _ in range(limit):
         level = _members(level)

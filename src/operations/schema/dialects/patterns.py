@@ -87,7 +87,7 @@ def sample_strings(pattern: str, minimum: int = 0) -> Iterator[str]:
 
 
 def largest_repetition(pattern: str) -> int:
-    """Return the maximum repetitions of the innermost part: the product of nested counts; if unknown, a large number."""
+    """Return the maximum repetitions of the innermost part: the product of nested counts; if unknown, 10**9."""
     tree = _parsed(pattern)
     return 10**9 if tree is None and pattern.count("{") > 1 else _repetition(tree or ())
 

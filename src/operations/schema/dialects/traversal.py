@@ -11,7 +11,7 @@ from operations.schema.dialects.keywords import ASSERTING, ASSERTIONS, SCHEMA, S
 _MAX_STEPS = 50
 _POINTER = "#/$defs/"
 BEYOND: Final = 1 << 40
-"""A number of visits that is too high for any purpose."""
+"""A number of visits above every limit."""
 UNEVALUATED: Final = ("unevaluatedProperties", "unevaluatedItems")
 _UNEVALUATED_DEPTH = 7
 _UNWALKED = ("$defs", "enum", "const", "default", "examples")

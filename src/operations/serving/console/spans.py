@@ -151,7 +151,7 @@ class SpanReader:
         return self._has_bodies or self._viewer.is_own(record)
 
     def _differences(self, record: CallRecord, encoded: bytes) -> list[dict[str, Any]]:
-        """Return the differences between output and declaration; unredacted values are for the caller only."""
+        """Return the differences between output and declaration, with their values only for the caller of the call."""
         operation = self._viewer.operations.get(record.operation_id)
         document = None if operation is None else operation.spec.output_schema.document
         found: list[dict[str, Any]] = []

@@ -69,7 +69,7 @@ class OwnProcess:
         self._since = time.time() * 1000
 
     def states(self) -> Iterable[WorkerState]:
-        """Return this process."""
+        """Return the state of this process."""
         in_flight = sum(dispatcher.in_flight for dispatcher in self._dispatchers())
         is_full = any(dispatcher.slots.free <= 0 for dispatcher in self._dispatchers())
         state: State = "draining" if self.is_draining else "saturated" if is_full else "ready"

@@ -178,7 +178,7 @@ def read_json(body: bytes) -> Any:
 
 
 def read_own_json(body: bytes) -> Any:
-    """Return the value of a body with marked bytes, the format of imported registries."""
+    """Return the value of a JSON body in which bytes are marked as such; another registry sends this format."""
     try:
         return decode_json(body)
     except CallError as error:

@@ -283,7 +283,7 @@ def _is_pipe(descriptor: int) -> bool:
 
 @contextlib.contextmanager
 def _descriptors(stdin: int | None, stdout: int | None) -> Iterator[tuple[int, int]]:
-    """Yield the descriptors for messages. Within the block, standard input is empty and output goes to standard error."""
+    """Yield the descriptors for messages. In the block, standard input is empty and output goes to standard error."""
     if stdin is not None and stdout is not None:
         yield stdin, stdout
         return

@@ -132,7 +132,9 @@ class ContainedClient(httpx2.AsyncClient):
         response.headers.pop("content-encoding", None)
 
     def _explain_status(self, request: httpx2.Request, response: httpx2.Response, body: bytes) -> httpx2.Response:
-        """Return the response if it is a JSON-RPC error; otherwise, or if the session expired, a substitute."""
+        """Return a response that is a JSON-RPC error or a 404; replace any other, and that of an expired session, by an
+        error.
+        """
         status = response.status_code
         error = _rpc_error(body)
         if self._is_expired(request, status, error):

@@ -17,7 +17,7 @@ MAX_LIST_BYTES = 64 * 1024 * 1024
 """Maximum size of all pages of a list, in JSON bytes."""
 MAX_TOOLS = 10_000
 MAX_TOOL_LIST_BYTES = 16 * 1024 * 1024
-"""As `MAX_LIST_BYTES`, for tools, which stay in memory."""
+"""As `MAX_LIST_BYTES`, but for lists of tools: they stay in memory."""
 MAX_DEPTH = 200
 """Maximum depth of nesting in a message; the SDK's JSON parser accepts no more."""
 TOO_DEEP = "operations/too-deep"

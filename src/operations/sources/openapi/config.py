@@ -87,7 +87,7 @@ class HTTPServiceConfig(msgspec.Struct, frozen=True, kw_only=True):
     """An API: namespace of its operations, base URL, credentials and limits."""
 
     namespace: str | None
-    """The namespace of the operations. For the document of another registry, the prefix of its namespaces; None: no
+    """The namespace of the operations. For the document of another registry: a prefix for its namespaces, None for no
     prefix.
     """
     base_url: str | None = None

@@ -291,7 +291,7 @@ def _ascii_json(text: str) -> str:
 
 
 def _members(value: Any, key: Encode, text: Encode, *, paired: bool = False) -> list[str]:
-    """Return the items of an array, or the names and values of an object (alternating, or as `name=value`); skip nulls."""
+    """Return an array's items, or an object's names and values (alternating, or as `name=value`); skip nulls."""
     if not isinstance(value, dict):
         return [text(scalar_text(item)) for item in value if item is not None]
     named = [(key(str(name)), text(scalar_text(item))) for name, item in value.items() if item is not None]

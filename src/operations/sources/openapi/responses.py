@@ -35,7 +35,7 @@ def header(headers: Sequence[tuple[str, str]], name: str) -> str:
 
 
 def may_have_body(method: str, status: int) -> bool:
-    """Whether a response has a body, if only an empty one."""
+    """Whether a response has a body, which may be empty."""
     return method != "HEAD" and status not in (204, 205, 304)
 
 

@@ -97,7 +97,7 @@ def _revision(keyword: OneWay, *, root: bool) -> Revise:
 
 
 def _drop_duplicates(document: dict[str, Any], fresh: Collection[str]) -> None:
-    """Remove keywords that repeat others in an older form, which documents contain for older tools."""
+    """Remove old keywords beside the new keywords that replace them; documents have both to support older tools."""
     for node in schemas_in(document, fresh):
         if node.get("contentEncoding") == "base64" and node.get("format") == "byte":
             del node["format"]
