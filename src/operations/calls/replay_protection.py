@@ -67,7 +67,7 @@ def replay_problem(event: CallRequested, *, stored: bool) -> str:
 
 
 class RecordedDelivery:
-    """A delivery whose request is in the shared record; releasing the delivery removes it from there."""
+    """A delivery whose request is in the shared record; its release removes the request from the record."""
 
     def __init__(self, inner: Delivery, keys: StoresKeys | None) -> None:
         self.key = ""

@@ -68,7 +68,7 @@ class Diagnosis:
 
 
 class _Explaining:
-    """The causes of one value that schemas report themselves."""
+    """Finds the rules that one value violates, one schema at a time."""
 
     def __init__(self, evaluator: Evaluator, pointers: dict[int, str], budget: Budget) -> None:
         self._evaluator = evaluator

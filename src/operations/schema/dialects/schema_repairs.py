@@ -37,7 +37,7 @@ class SchemaRepairs:
         """Definitions before a repair closed them, for the repair of schemas that contain them."""
 
     def repair(self, document: dict[str, Any], fresh: Collection[str] | None = None) -> None:
-        """Repair unsatisfiable parts of a document in place; of its definitions those in `fresh`, by default all."""
+        """Repair the unsatisfiable parts of a document in place; `fresh` limits this to some of its definitions."""
         fresh = document.get("$defs", ()) if fresh is None else fresh
         nodes = list(schemas_in(document, fresh))
         definitions = document.get("$defs", {})
