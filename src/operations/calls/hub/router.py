@@ -45,7 +45,7 @@ _MOST_REJECTED = 4 << 20
 _ENDED_KEPT = 10_000
 _ENDS_PER_TURN = 256
 _EXPIRY_SECONDS = 2
-"""Seconds after its deadline at which the hub ends a call that neither its caller nor its worker has ended."""
+"""The hub ends a call this many seconds after its deadline, if neither its caller nor its worker has ended it."""
 
 
 CALLS_PER_CALLER = 4_096
