@@ -95,6 +95,8 @@ def test_invalid_signatures_are_denied_without_showing_keys(bank: Bank, url: str
         unsigned = bank.caller.run("call", "account.read", "--url", url)
         assert unsigned.code == 4
         assert "the request is not signed" in unsigned.err
+        assert "hint: pass --url NAME, with a name in [transports] whose signing table has a token" in unsigned.err
+        assert "no sources; pass --url bus" in bank.caller.run("call", "account.read").err
         key = bank.caller.environment["BANK_KEY"]
         forged = "0" * len(key)
         done = bank.caller.run("call", "account.read", "--url", "bus", "--debug", "--json", env={"BANK_KEY": forged})
@@ -147,7 +149,10 @@ def test_the_configuration_is_shown_without_the_keys(tmp_path: Path) -> None:
             "signing.accepted_secrets: expected at least 32 random bytes",
         ),
         (f'token = "t"\nkey = "{"ab" * 32}"\naccepted_secrets = ["{"ab" * 32}"]', "accepted_secrets requires secret"),
-        (f'token = "t"\nkey = "{"a" * 63}"', "signing.key: expected at least 32 random bytes"),
+        (
+            f'token = "t"\nkey = "{"a" * 63}"',
+            "5: transports.bus.signing.key: expected at least 32 random bytes",
+        ),
         ('token = "t"', "set secret for a worker, or token and key for a caller"),
         (f'secret = "{"ab" * 32}"\njwt = {{ algorithms = ["HS256"] }}', "expected one of key and key_file"),
         (f'secret = "{"ab" * 32}"\nrequierd = true', "requierd: unknown key; did you mean required?"),

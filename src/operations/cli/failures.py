@@ -38,6 +38,11 @@ _HINTS: dict[str, str] = {
     ErrorCode.TIMEOUT: "set a longer limit with --timeout 60",
     "JOB_NOT_FOUND": "list jobs with 'ops jobs ls'",
 }
+_REASON_HINTS = {
+    "DEAD_LETTERED": "list dead letters with 'ops jobs dead'; run one again with 'ops jobs retry ID'",
+    "NOT_RECORDED": "record the call with --record FILE",
+    "UNSIGNED": "pass --url NAME, with a name in [transports] whose signing table has a token",
+}
 
 _HUB_HINT = "set OPERATIONS_TOKEN or --token-file to a token that [hub] of the hub's configuration lists"
 
@@ -136,10 +141,8 @@ def hint_for(error: CallError) -> str:
     if isinstance(details, dict):
         if isinstance(details.get("hint"), str):
             return str(details["hint"])
-        if details.get("reason") == "DEAD_LETTERED":
-            return "list dead letters with 'ops jobs dead'; run one again with 'ops jobs retry ID'"
-        if details.get("reason") == "NOT_RECORDED":
-            return "record the call with --record FILE"
+        if reason_hint := _REASON_HINTS.get(str(details.get("reason"))):
+            return reason_hint
         if "hub" in details:
             return _HUB_HINT if error.code == ErrorCode.ACCESS_DENIED else "check that the URL is that of a hub"
         if details.get("statusCode", details.get("status")) in (401, 403):

@@ -113,6 +113,10 @@ class CommandSession:
 
     def _not_found(self, operation_id: str) -> CallError:
         error = self.registry.not_found(operation_id)
+        if self.config is not None and not self.config.sources and self.config.transports and not self._is_remote:
+            names = " or ".join(f"--url {name}" for name in self.config.transports)
+            error.details["hint"] = f"the configuration has no sources; pass {names} for the operations of a transport"
+            return error
         # The configuration's catalogue does not apply to a transport.
         catalogue = None if self.config is None or self._is_remote else load_catalogue(self.config.path)
         if catalogue is None or error.details["nearest"]:

@@ -169,7 +169,7 @@ class _ConfigReader:
                 self._tables[name][entry] = value
             self._written.setdefault(name, {}).update(written.get(name, {}))
         for entry, transport in settings.transports.items():
-            check_transport(checker, transport, (*key, "transports", entry, "url"))
+            check_transport(checker, transport, (*key, "transports", entry))
         if settings.hub is not None:
             if self._hub is not None:
                 checker.report((*key, "hub"), "already defined in another file")

@@ -308,7 +308,7 @@ def check_transport(checker: Checker, transport: TransportSettings, key: Key) ->
     try:
         check_address(transport.url)
     except CallError as error:
-        checker.report(key, error.message)
+        checker.report((*key, "url"), error.message)
     if transport.signing is not None:
         if transport.url.partition(":")[0].lower() in ("ws", "wss", "memory"):
             checker.report((*key, "signing"), "signing is only for Redis and NATS: a hub authenticates callers itself")
@@ -320,7 +320,8 @@ def _check_signing(checker: Checker, signing: SigningSettings, key: Key) -> None
     accepted = [("accepted_secrets", text) for text in signing.accepted_secrets]
     for name, text in (("secret", signing.secret), *accepted, ("key", signing.key)):
         if text is not None and re.fullmatch(_KEY, text) is None:
-            message = f"expected at least {_KEY_BYTES} random bytes in hexadecimal: run openssl rand -hex {_KEY_BYTES}"
+            source = "use the key that belongs to the token" if name == "key" else f"run openssl rand -hex {_KEY_BYTES}"
+            message = f"expected at least {_KEY_BYTES} random bytes in hexadecimal: {source}"
             checker.report((*key, name), message)
     if signing.secret is None and (signing.token is None or signing.key is None):
         checker.report(key, "missing keys: set secret for a worker, or token and key for a caller")
