@@ -12,12 +12,17 @@ from typing import Any
 
 import httpx2
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
+from starlette.routing import Route
 
 from operations import CallError, ErrorCode, OperationContext, OperationRegistry
 from operations.progress import MAX_EVENTS, MAX_MESSAGE_CHARACTERS
 from operations.sources.mcp import MCPClientConfig, MCPOAuth, MCPServerRequest, create_mcp_client, is_progress
 from operations.sources.mcp.http import EVENT_PIECE_BYTES, ContainedClient
 from operations.testing import error_of
+from tests.asgi_server import serving
 from tests.sources.mcp.conftest import nothing_is_left  # noqa: F401  # a fixture that every test here uses
 from tests.sources.mcp.hostile_http import HostileServer, hostile_server, nested
 from tests.sources.mcp.peers import hostile
@@ -99,6 +104,23 @@ async def test_a_compressed_event_stream_lets_other_tasks_run() -> None:
         counting.cancel()
     assert received == size
     assert passed >= size // EVENT_PIECE_BYTES - 1
+
+
+@pytest.mark.parametrize("event", ["event: endpoint\ndata: http://other.test/messages\n\n", ": nothing\n\n"])
+async def test_a_server_over_sse_without_a_valid_endpoint_is_an_error_at_the_connect_timeout(event: str) -> None:
+    async def respond(request: Request) -> StreamingResponse:
+        async def body() -> AsyncIterator[str]:
+            yield event
+            await asyncio.sleep(60)
+
+        return StreamingResponse(body(), media_type=EVENTS)
+
+    with serving(Starlette(routes=[Route("/sse", respond)])) as url:
+        config = MCPClientConfig(url=f"{url}/sse", sse=True, connect_timeout=1.0)
+        async with asyncio.timeout(30):
+            error = await error_of(create_mcp_client("s", config))
+    assert error.code is ErrorCode.UNAVAILABLE
+    assert "no endpoint at its own origin within 1 s" in error.message
 
 
 async def test_the_limit_is_that_of_one_message_and_a_message_of_that_size_is_read() -> None:

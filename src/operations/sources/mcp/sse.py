@@ -1,11 +1,13 @@
 """HTTP+SSE transport of protocol version 2024-11-05: the SDK's, for servers that have no streamable HTTP yet.
 
 In the SDK's transport, a POST that fails is only logged, and its request waits until its time limit. Here it ends the
-session, so that the request fails and the next call opens another session. An event may have 1 MiB.
+session, so that the request fails and the next call opens another session. A server that names no endpoint, or one at
+another origin, ends the connection at `connect_timeout`. An event may have 1 MiB.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -29,7 +31,14 @@ async def sse_transport(config: MCPClientConfig, on_ended: Callable[[], None]) -
     ) -> httpx2.AsyncClient:
         return _SSEClient(config, on_ended, auth=provider)  # with the config's headers and time limits
 
-    async with sse_client(config.url, httpx_client_factory=make_client) as streams:
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            async with asyncio.timeout(config.connect_timeout):
+                opened = sse_client(config.url, httpx_client_factory=make_client)
+                streams = await stack.enter_async_context(opened)
+        except TimeoutError:
+            reason = f"the server named no endpoint at its own origin within {config.connect_timeout:g} s"
+            raise TimeoutError(reason) from None
         yield streams
 
 
