@@ -173,8 +173,10 @@ async function call(path, text, output, accept) {
     output.className = response.ok ? "" : "error";
     const kind = response.headers.get("content-type") || "";
     output.textContent = head;
-    if (kind.startsWith("text/event-stream")) await readEvents(response, output);
-    else output.textContent += await readBody(response, kind);
+    if (kind.startsWith("text/event-stream")) {
+      await readEvents(response, output);
+      output.append("\nEnded");
+    } else output.textContent += await readBody(response, kind);
   } catch (error) {
     output.className = "error";
     output.textContent += `\n${error.name === "AbortError" ? "Stopped" : error.message}`;
