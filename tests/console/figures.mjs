@@ -26,6 +26,12 @@ const memory = async () => {
     .map(({ id }) => Number(/VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${id}/status`, "utf8"))?.[1]));
   return Math.round(Math.max(...sizes) / 1_000);
 };
+const inspector = await context.newCDPSession(page);
+/** The JavaScript objects that the page keeps, in megabytes: after a garbage collection. */
+const heap = async () => {
+  await inspector.send("HeapProfiler.collectGarbage");
+  return Math.round((await inspector.send("Runtime.getHeapUsage")).usedSize / 100_000) / 10;
+};
 const seconds = (count) => page.waitForTimeout(count * 1_000);
 
 await page.goto(url);
@@ -88,13 +94,15 @@ await measure("stream", async () => {
   const first = await received();
   const began = Date.now();
   const memories = [];
-  for (let second = 0; second < 8; second += 1) {
-    if (second === 3) await page.getByLabel("Filter events").fill("celsius >= 14");
-    if (second === 5) await page.getByLabel("Filter events").fill("");
-    await seconds(1);
+  const heaps = [];
+  for (let turn = 0; turn < 10; turn += 1) {
+    if (turn === 3) await page.getByLabel("Filter events").fill("celsius >= 14");
+    if (turn === 5) await page.getByLabel("Filter events").fill("");
+    await seconds(3);
     memories.push(await memory());
+    heaps.push(await heap());
   }
-  return { rate: Math.round(((await received()) - first) / ((Date.now() - began) / 1_000)), memories };
+  return { rate: Math.round(((await received()) - first) / ((Date.now() - began) / 1_000)), memories, heaps };
 });
 process.stdout.write(`${JSON.stringify(figures)}\n`);
 await browser.close();

@@ -33,7 +33,8 @@ def main() -> None:
             f"10 MB as {name} ({large['outcome']}): {_tasks(large)}; memory {large['memory']} MB"
             for name, large in ((name, measured[shape]) for shape, name in _LARGE.items())
         ),
-        f"{stream['rate']} events a second: {_tasks(stream)}; memory {stream['memories']} MB, second by second",
+        f"{stream['rate']} events a second, every 3 seconds: {_tasks(stream)}; memory {stream['memories']} MB; "
+        f"kept by the page after a garbage collection {stream['heaps']} MB",
     ]
     sys.stdout.write("\n".join(lines) + "\n")
 
