@@ -36,7 +36,13 @@ export interface Editor {
 }
 
 const theme = EditorView.theme({
-  "&": { height: "100%", minHeight: "160px", background: "var(--panel)", color: "var(--text)", fontSize: "12px" },
+  "&": {
+    height: "100%",
+    minHeight: "var(--least)",
+    background: "var(--panel)",
+    color: "var(--text)",
+    fontSize: "12px",
+  },
   "&.cm-focused": { outline: "none" },
   ".cm-scroller": { fontFamily: "var(--mono)", lineHeight: "20px" },
   ".cm-content": { caretColor: "var(--text)" },
@@ -168,7 +174,7 @@ export function openEditor(
   change: (text: string) => void,
   readOnly: boolean,
 ): Editor {
-  const root = host.shadowRoot ?? host.attachShadow({ mode: "open" });
+  const root = host.shadowRoot ?? host.attachShadow({ mode: "open", delegatesFocus: true });
   const place = document.createElement("div");
   place.style.height = "100%";
   root.replaceChildren(place);
@@ -204,6 +210,8 @@ export function openEditor(
       ],
     }),
   });
+  // The focus of the host goes to its first element that can have it: that is to be the text.
+  view.scrollDOM.removeAttribute("tabindex");
   return {
     setText(next) {
       if (view.hasFocus || view.state.doc.toString() === next) return;

@@ -87,8 +87,18 @@ it("folds equal siblings of long traces", () => {
   const spans = [
     span("root", 0, { operationId: "x.y" }),
     ...Array.from({ length: 600 }, (_, index) => span(`n${index}`, index, { parentRequestId: "root" })),
+    span("bad", 700, { parentRequestId: "root", outcome: "failed" }),
   ];
-  expect(rowsOf(spans, new Set()).map((row) => row.count)).toEqual([1, 600]);
+  const rows = rowsOf(spans, new Set());
+  expect(rows.map((row) => [row.count, row.isOpen])).toEqual([
+    [1, true],
+    [600, false],
+    [1, undefined],
+  ]);
+  expect(rows[1]?.span.endedAt).toBe(609);
+  const opened = rowsOf(spans, new Set(["n0"]));
+  expect(opened).toHaveLength(602);
+  expect(opened.slice(1, 3).map((row) => row.isOpen)).toEqual([true, undefined]);
 });
 
 it("marks an axis with round numbers", () => {

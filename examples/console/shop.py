@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import io
 import itertools
 import math
 import random
+import wave
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
@@ -211,6 +213,13 @@ async def restock(context: OperationContext, cities: list[str] | None = None) ->
     return {"prices": prices, "plan": plan, "reading": reading}
 
 
+@operation(id="shop.prices", type="query", tags=["prices"])
+async def prices(context: OperationContext, count: Annotated[int, msgspec.Meta(ge=1, le=2_000)] = 600) -> float:
+    """Add the prices of many items: a nested call for each."""
+    quotes = [await context.env.shop.quote(item=_ITEMS[number % len(_ITEMS)]) for number in range(count)]
+    return round(sum(each.data["total"] for each in quotes), 2)
+
+
 @operation(id="shop.advise", type="query")
 async def advise(context: OperationContext, city: Annotated[str, msgspec.Meta(description="where one will be")]) -> str:
     """Recommend what to buy for tomorrow, by the weather worker and the text worker."""
@@ -297,14 +306,26 @@ async def plan(context: OperationContext, cities: list[str]) -> dict[str, Any]:
     return {"title": title, "cities": good, "failed": len(results) - len(good)}
 
 
+def _tone() -> bytes:
+    """Return a short tone as a WAV file."""
+    file = io.BytesIO()
+    with wave.open(file, "wb") as sound:
+        sound.setnchannels(1)
+        sound.setsampwidth(1)
+        sound.setframerate(8_000)
+        sound.writeframes(bytes(int(128 + 60 * math.sin(number * math.tau * 440 / 8_000)) for number in range(4_000)))
+    return file.getvalue()
+
+
 def _blocks() -> Operation[Any]:
     async def handler(input: Any, context: OperationContext) -> Any:
         content = [
             {"type": "text", "text": "# A heading\n<script>alert(1)</script> stays text"},
             {"type": "image", "data": base64.b64encode(_PIXEL).decode(), "mimeType": "image/png"},
+            {"type": "audio", "data": base64.b64encode(_tone()).decode(), "mimeType": "audio/wav"},
             {"type": "resource_link", "uri": "file:///notes.txt", "name": "notes"},
         ]
-        return mcp_envelope({"blocks": 3}, content=content, is_error=bool(input.get("fails")))
+        return mcp_envelope({"blocks": len(content)}, content=content, is_error=bool(input.get("fails")))
 
     schema = {"type": "object", "properties": {"fails": {"type": "boolean", "default": False}}}
     spec = OperationSpec(
@@ -318,7 +339,7 @@ def _blocks() -> Operation[Any]:
 
 
 LOCAL: list[Operation[Any]] = [
-    *(quote, order, stock, picture, slow, fail, mismatch, large, clear, temperatures, breaks, restock, flaky, advise),
+    *(quote, order, stock, picture, slow, fail, mismatch, large, clear, temperatures, breaks, restock, flaky, advise, prices),
     *(report, markup, _blocks(), CONTROLS),
 ]
 WEATHER: list[Operation[Any]] = [cities, forecast, watch, headline]

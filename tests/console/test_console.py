@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -157,9 +158,14 @@ def test_each_kind_of_schema_has_its_control(seen: dict[str, Any]) -> None:
         "both": ["button button", "button button"],
         "labels": ["input", "button button"],
         "file": ["input file"],
-        "anything": ["textarea"],
+        "anything": ["editor"],
     }
     assert seen["optional"][-1] == "old"
+
+
+def test_json_is_typed_into_a_field_and_a_file_is_dropped_on_one(seen: dict[str, Any]) -> None:
+    assert seen["sent"]["anything"] == {"a": 1}
+    assert seen["sent"]["file"] == {"$bytes": base64.b64encode(b"from a file").decode()}
 
 
 def test_every_key_does_what_the_list_of_keys_says(seen: dict[str, Any]) -> None:
@@ -186,8 +192,9 @@ def test_an_upstream_404_is_shown_with_its_body(seen: dict[str, Any]) -> None:
 def test_data_is_a_table_an_image_or_blocks_and_never_runs(seen: dict[str, Any]) -> None:
     assert seen["sorted"] == "0"
     assert seen["image"] == 8
-    assert seen["blocks"] == ["text", "image", "resource_link"]
+    assert seen["blocks"] == ["text", "image", "audio", "resource_link"]
     assert seen["script"] == 0
+    assert seen["audio"] == 0.5
 
 
 def test_two_calls_are_compared(seen: dict[str, Any]) -> None:
@@ -249,6 +256,16 @@ def test_a_nested_call_is_watched_across_two_workers(seen: dict[str, Any]) -> No
     assert seen["log"] == len(seen["spans"])
     assert seen["queued"] == "all 2 slots of weather-1 were busy"
     assert {"travel-1", "weather-1"} <= set(seen["workerRows"])
+
+
+def test_equal_calls_of_a_long_trace_are_one_row_that_unfolds(seen: dict[str, Any]) -> None:
+    assert seen["foldedTrace"] == ["shop.prices", "shop.quote × 600"]
+    assert 2 < seen["drawnRows"] < 60
+
+
+def test_everything_can_be_reached_at_a_zoom_of_400_percent(seen: dict[str, Any]) -> None:
+    assert {path: cut for path, (_, cut) in seen["zoomed"].items() if cut} == {}
+    assert {width for width, _ in seen["zoomed"].values()} == {320}
 
 
 def test_a_phone_needs_no_sideways_scrolling(seen: dict[str, Any]) -> None:

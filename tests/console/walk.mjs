@@ -166,13 +166,43 @@ const steps = {
       for (const label of document.querySelectorAll(".field > .lab")) {
         const name = label.querySelector(".name").textContent;
         const box = label.parentElement;
-        const found = [...box.querySelectorAll("input, textarea, select, output, [role=radiogroup], button.add")];
-        const kindOf = (each) => each.getAttribute("role") ?? `${each.localName} ${each.getAttribute("type") ?? ""}`;
+        const found = [...box.querySelectorAll("input, textarea, select, output, [role=radiogroup], [data-editor], button.add")];
+        const kindOf = (each) =>
+          each.getAttribute("role") ??
+          (each.matches("[data-editor]") ? "editor" : `${each.localName} ${each.getAttribute("type") ?? ""}`);
         kinds[name] ??= found.slice(0, 2).map((each) => kindOf(each) + (each.list ? "list" : ""));
       }
       return kinds;
     });
     await axe("controls");
+  },
+
+  async typedAndDropped() {
+    const input = '{"flag":true,"fixed":"always","point":[1,2],"tree":{}}';
+    await page.goto(`${url}op/shop.controls#in=${btoa(input)}`);
+    await page.locator("button.add", { hasText: "anything" }).click();
+    await page.locator("button.add", { hasText: "file" }).click();
+    await page.locator('[id="field:/anything"][aria-busy="false"]').focus();
+    await page.keyboard.press("Control+a");
+    await page.keyboard.type('{"a": 1');
+    await page.locator(".msg", { hasText: "JSON has an error" }).waitFor();
+    await page.keyboard.type("}");
+    await page.locator(".msg", { hasText: "JSON has an error" }).waitFor({ state: "detached" });
+    const dropped = await page.evaluateHandle(() => {
+      const transfer = new DataTransfer();
+      transfer.items.add(new File(["from a file"], "notes.txt"));
+      return transfer;
+    });
+    await page.locator(".drop").dispatchEvent("dragover", { dataTransfer: dropped });
+    await page.locator(".drop").dispatchEvent("drop", { dataTransfer: dropped });
+    await page.locator(".drop").getByText("11 B").waitFor();
+    await run();
+    await outcome();
+    await page.getByRole("tab", { name: "Raw" }).click();
+    await page.locator(".raw", { hasText: "anything" }).waitFor();
+    report.sent = JSON.parse(await text(".raw")).data;
+    await page.getByRole("button", { name: "Remove the file of file" }).click();
+    await page.locator("button.add", { hasText: "file" }).waitFor();
   },
 
   async validation() {
@@ -224,6 +254,15 @@ const steps = {
     await page.getByRole("tab", { name: "Meta" }).click();
     report.blocks = await all(".card h3");
     report.script = await page.locator(".card script").count();
+    await page.waitForFunction(() => document.querySelector(".blob audio")?.readyState > 0);
+    report.audio = await page.locator(".blob audio").evaluate(async (audio) => {
+      const ended = new Promise((resolve) => audio.addEventListener("ended", resolve, { once: true }));
+      audio.muted = true;
+      await audio.play();
+      await ended;
+      return audio.duration;
+    });
+    await axe("blocks");
   },
 
   async history() {
@@ -397,6 +436,25 @@ const steps = {
     report.log = await page.locator("tbody tr").count();
   },
 
+  async longTrace() {
+    await go("op/shop.prices");
+    await run();
+    await outcome();
+    await page.getByRole("link", { name: "Trace" }).click();
+    const timeline = page.locator(".wf");
+    await page.locator(".wfrow", { hasText: "shop.quote × 600" }).click();
+    report.foldedTrace = await page.locator(".wfrow text.mono").allTextContents();
+    await timeline.focus();
+    await page.keyboard.press("ArrowRight");
+    await page.locator(".wf[aria-label^='Timeline of 601 calls']").waitFor();
+    report.drawnRows = await page.locator(".wfrow").count();
+    await page.keyboard.press("ArrowLeft");
+    await page.locator(".wf[aria-label^='Timeline of 2 calls']").waitFor();
+    await page.getByRole("tab", { name: "Log" }).click();
+    await page.locator("tbody tr").first().waitFor();
+    await axe("long trace");
+  },
+
   async watch() {
     await go("workers");
     await page.locator("tbody tr:has-text('weather')").waitFor();
@@ -536,10 +594,43 @@ const steps = {
     await page.getByRole("button", { name: "Run" }).click();
     await page.locator('[role="treeitem"]').first().waitFor();
     report.phone = await page.evaluate(() => document.documentElement.scrollWidth);
+    await page.getByRole("button", { name: "More actions" }).click();
+    await page.locator(".pop button", { hasText: "Input as JSON" }).click();
+    await page.getByRole("radio", { name: "Input" }).click();
+    await page.locator(".cm-content").waitFor();
+    await page.getByRole("button", { name: "More actions" }).click();
+    await axe("phone actions");
+    await page.locator(".pop button", { hasText: "Input as form" }).click();
+    await field("/item").waitFor();
     await axe("phone");
     await page.getByRole("button", { name: "Menu" }).click();
     await page.locator(".side.open").waitFor();
     await axe("phone menu");
+    await page.setViewportSize({ width: 1440, height: 900 });
+  },
+
+  /** At 400 %, a window of 1,280 × 1,024 points has 320 × 256: nothing is cut off at the side or cannot be reached. */
+  async zoom() {
+    await page.setViewportSize({ width: 320, height: 256 });
+    report.zoomed = {};
+    for (const path of ["", "op/shop.order", "op/shop.stock", "calls", "workers", "jobs", "metrics", "audit"]) {
+      await go(path);
+      await page.locator("#main h1, #main .op").first().waitFor();
+      if (path === "op/shop.stock") {
+        await page.getByRole("button", { name: "Run", exact: true }).click();
+        await outcome();
+        await page.locator(".tablewrap tbody tr").nth(5).scrollIntoViewIfNeeded();
+      }
+      report.zoomed[path] = await page.evaluate(() => {
+        const reachable = [...document.querySelectorAll("#main button, #main input, #main a")].filter((each) => {
+          if (!each.checkVisibility({ visibilityProperty: true }) || each.closest(".tablewrap")) return false;
+          each.scrollIntoView({ block: "center", inline: "nearest" });
+          const { left, right, top, bottom } = each.getBoundingClientRect();
+          return left < -1 || right > innerWidth + 1 || top < -1 || bottom > innerHeight + 1;
+        });
+        return [document.documentElement.scrollWidth, reachable.map((each) => each.outerHTML.slice(0, 120))];
+      });
+    }
     await page.setViewportSize({ width: 1440, height: 900 });
   },
 

@@ -6,7 +6,11 @@ import type { Editor, EditorProblem } from "../editor";
 export function JsonEditor(props: {
   text: string;
   label: string;
+  id?: string;
+  class?: string;
   change?: (text: string) => void;
+  /** Called when the focus leaves the editor. */
+  leave?: () => void;
   problems?: EditorProblem[] | undefined;
 }) {
   const host = useRef<HTMLDivElement>(null);
@@ -36,5 +40,14 @@ export function JsonEditor(props: {
   const { problems } = props;
   useEffect(() => editor.current?.setProblems(problems ?? []), [problems, isReady]);
   const isBroken = problems?.some(({ pointer }) => pointer === undefined);
-  return <div class={`editor ${isBroken ? "bad" : ""}`} ref={host} aria-busy={!isReady} data-editor />;
+  return (
+    <div
+      id={props.id}
+      class={`editor ${props.class ?? ""} ${isBroken ? "bad" : ""}`}
+      ref={host}
+      aria-busy={!isReady}
+      data-editor
+      onFocusOut={props.leave}
+    />
+  );
 }

@@ -3,6 +3,7 @@
 import { useState } from "preact/hooks";
 import { token } from "../api/client";
 import { codeFor } from "../code";
+import { exampleValue } from "../form/defaults";
 import { plural } from "../format";
 import type { Json } from "../json/value";
 import { type FormState, fieldOf, nearestField } from "../state/form";
@@ -97,7 +98,7 @@ export function RunBar(props: { form: FormState; runner: Runner; isPhone?: boole
           onClick={() => void copyText(codeFor("curl", operation, form.value.peek(), Boolean(token.value)))}
         />
       )}
-      {isPhone && run && <Deadline isShort />}
+      {isPhone && <More form={form} runner={runner} />}
       {!isPhone && (
         <span class="right row t2">
           {operation.type === "mutation" && (
@@ -123,41 +124,82 @@ export function RunBar(props: { form: FormState; runner: Runner; isPhone?: boole
   );
 }
 
-/** How long the call may take. */
-function Deadline(props: { isShort?: boolean }) {
+/** Fill the form with the operation's first example, or one made from its schema. */
+export function fillExample(form: FormState): void {
+  const { examples, inputSchema } = form.operation;
+  form.reset(examples[0]?.input ?? exampleValue(inputSchema, true));
+}
+
+/** How long calls may take: the choices that the server allows. */
+function deadlines(close: () => void, prefix = "") {
   const most = session.value?.limits?.deadlineSeconds ?? 60;
+  return DEADLINES.filter((seconds) => seconds <= most).map((seconds) => (
+    <button
+      key={seconds}
+      type="button"
+      aria-current={seconds === deadline.value ? "true" : undefined}
+      onClick={() => {
+        deadline.value = seconds;
+        close();
+      }}
+    >
+      {prefix}
+      {seconds} s
+    </button>
+  ));
+}
+
+function Deadline() {
   return (
     <Menu
       class="up end"
-      look={props.isShort ? "btn" : undefined}
-      label={props.isShort ? `Deadline ${deadline.value} s` : undefined}
       button={
-        props.isShort ? (
-          <Icon name="more" />
-        ) : (
-          <>
-            Deadline {deadline.value} s<Icon name="down" small />
-          </>
-        )
+        <>
+          Deadline {deadline.value} s<Icon name="down" small />
+        </>
       }
     >
-      {(close) =>
-        DEADLINES.filter((seconds) => seconds <= most).map((seconds) => (
-          <button
-            key={seconds}
-            type="button"
-            onClick={() => {
-              deadline.value = seconds;
-              close();
-            }}
-          >
-            {props.isShort ? "Deadline " : ""}
-            {seconds} s
-          </button>
-        ))
-      }
+      {(close) => deadlines(close)}
     </Menu>
   );
+}
+
+/** What has no room of its own on a phone. */
+function More(props: { form: FormState; runner: Runner }) {
+  const { form, runner } = props;
+  const other = form.view.value === "form" ? "json" : "form";
+  const actions: [string, () => void][] = [
+    [other === "json" ? "Input as JSON" : "Input as form", () => (form.view.value = other)],
+    ["Example", () => fillExample(form)],
+    ["Reset", () => form.reset()],
+    ...(canSendAnyway(form) ? [["Send anyway", runner.send] as [string, () => void]] : []),
+  ];
+  return (
+    <Menu class="up end" look="btn" label="More actions" button={<Icon name="more" />}>
+      {(close) => (
+        <>
+          {actions.map(([label, act]) => (
+            <button
+              key={label}
+              type="button"
+              onClick={() => {
+                close();
+                act();
+              }}
+            >
+              {label}
+            </button>
+          ))}
+          {deadlines(close, "Deadline ")}
+        </>
+      )}
+    </Menu>
+  );
+}
+
+/** Whether problems are shown and the form can be sent despite them. */
+function canSendAnyway(form: FormState): boolean {
+  return form.showsAll.value && form.all.value.length > 0 && !form.jsonError.value;
 }
 
 function Validity(props: { form: FormState; runner: Runner }) {
@@ -189,8 +231,8 @@ function Validity(props: { form: FormState; runner: Runner }) {
         <Icon name="error" small />
         {plural(problems, "problem")}
       </button>
-      {form.showsAll.value && (
-        <Button look="x" onClick={runner.send}>
+      {canSendAnyway(form) && (
+        <Button look="x" class="hide" onClick={runner.send}>
           Send anyway
         </Button>
       )}

@@ -2,7 +2,6 @@
 
 import { useSignal } from "@preact/signals";
 import { useEffect, useState } from "preact/hooks";
-import { exampleValue } from "../form/defaults";
 import { writeJson } from "../json/text";
 import { shortcuts } from "../keyboard";
 import type { FormState } from "../state/form";
@@ -18,7 +17,7 @@ import { JsonEditor } from "./JsonEditor";
 import { Empty } from "./Notice";
 import { ProblemList } from "./ProblemList";
 import { Result } from "./Result";
-import { RunBar, useRunner } from "./RunBar";
+import { fillExample, RunBar, useRunner } from "./RunBar";
 import { StatusLine } from "./StatusLine";
 
 export function TryPanel(props: { form: FormState }) {
@@ -110,13 +109,11 @@ export function TryPanel(props: { form: FormState }) {
 
 function InputPane(props: { form: FormState; runner: ReturnType<typeof useRunner> }) {
   const { form } = props;
-  const { operation } = form;
   const view = form.view.value;
-  const example = () => form.reset(operation.examples[0]?.input ?? exampleValue(operation.inputSchema, true));
   return (
     <section class="pane" aria-label="Input">
-      <div class="bar">
-        <h2 class="hide">Input</h2>
+      <div class="bar hide">
+        <h2>Input</h2>
         <Segmented
           label="Input as"
           value={view}
@@ -127,7 +124,7 @@ function InputPane(props: { form: FormState; runner: ReturnType<typeof useRunner
           ]}
         />
         <span class="right row">
-          <Button look="x" onClick={example}>
+          <Button look="x" onClick={() => fillExample(form)}>
             Example
           </Button>
           <Button look="x" onClick={() => form.reset()}>

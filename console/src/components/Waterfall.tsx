@@ -60,7 +60,8 @@ export function Waterfall(props: WaterfallProps) {
     const next = { ArrowDown: rows[chosenAt + 1], ArrowUp: rows[chosenAt - 1] }[event.key];
     const row = rows[chosenAt];
     if (next) props.choose(next.span);
-    else if ((event.key === "ArrowLeft" || event.key === "ArrowRight") && row?.hasChildren) props.toggle(row.span);
+    else if (row && row.isOpen !== undefined && event.key === (row.isOpen ? "ArrowLeft" : "ArrowRight"))
+      props.toggle(row.span);
     else return;
     event.preventDefault();
   };

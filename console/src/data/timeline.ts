@@ -7,14 +7,16 @@ export interface TimelineRow {
   depth: number;
   /** Number of equal siblings in this row. */
   count: number;
-  hasChildren: boolean;
+  /** Whether the calls below this row, or the equal ones in it, are shown; undefined if there are none. */
+  isOpen: boolean | undefined;
 }
 
 export type Show = "all" | "failed" | "slow";
 
 const FOLD_ABOVE = 500;
 
-export function rowsOf(spans: Span[], folded: ReadonlySet<string>, show: Show = "all"): TimelineRow[] {
+/** Return the rows; `toggled` are the calls that the reader folded, and the rows of equal siblings that were unfolded. */
+export function rowsOf(spans: Span[], toggled: ReadonlySet<string>, show: Show = "all"): TimelineRow[] {
   const ids = new Set(spans.map((span) => span.requestId));
   const children = new Map<string, Span[]>();
   for (const span of spans) {
@@ -28,33 +30,49 @@ export function rowsOf(spans: Span[], folded: ReadonlySet<string>, show: Show = 
   const rows: TimelineRow[] = [];
   const walk = (parent: string, depth: number): void => {
     const all = (children.get(parent) ?? []).filter((span) => !kept || kept.has(span.requestId));
-    for (const [span, count] of spans.length > FOLD_ABOVE ? fold(all) : all.map((each): [Span, number] => [each, 1])) {
-      const hasChildren = children.has(span.requestId);
-      rows.push({ span, depth, count, hasChildren });
-      if (hasChildren && count === 1 && !folded.has(span.requestId)) walk(span.requestId, depth + 1);
+    for (const group of spans.length > FOLD_ABOVE ? fold(all) : all.map((span) => [span])) open(group, depth);
+  };
+  const open = (group: Span[], depth: number): void => {
+    const [first] = group as [Span];
+    const isGroup = group.length > 1;
+    if (isGroup && !toggled.has(first.requestId)) {
+      rows.push({ span: spanning(group), depth, count: group.length, isOpen: false });
+      return;
+    }
+    for (const span of group) {
+      // The first row of an unfolded group folds the group again.
+      const foldsGroup = isGroup && span === first;
+      const isOpen = foldsGroup || (children.has(span.requestId) ? !toggled.has(span.requestId) : undefined);
+      rows.push({ span, depth, count: 1, isOpen });
+      if (isOpen) walk(span.requestId, depth + 1);
     }
   };
   walk("", 0);
   return rows;
 }
 
-/** Fold successful siblings of one operation into one row. */
-function fold(spans: Span[]): [Span, number][] {
-  const rows: [Span, number][] = [];
-  const found = new Map<string, [Span, number]>();
+/** Group siblings of one operation at one worker; each failed one is a group of its own. */
+function fold(spans: Span[]): Span[][] {
+  const groups: Span[][] = [];
+  const found = new Map<string, Span[]>();
   for (const span of spans) {
-    const key = `${span.operationId} ${span.worker}`;
+    const key = `${span.operationId} ${span.worker} ${span.outcome}`;
     const known = found.get(key);
-    if (known && span.outcome === "ok") {
-      known[1]++;
-      known[0] = { ...known[0], ...(span.endedAt ? { endedAt: Math.max(known[0].endedAt ?? 0, span.endedAt) } : {}) };
-    } else {
-      const row: [Span, number] = [span, 1];
-      if (span.outcome === "ok") found.set(key, row);
-      rows.push(row);
+    if (known && span.outcome !== "failed") known.push(span);
+    else {
+      const group = [span];
+      found.set(key, group);
+      groups.push(group);
     }
   }
-  return rows;
+  return groups;
+}
+
+/** The first call of a group, without what it was called with, as long as the whole group. */
+function spanning(group: Span[]): Span {
+  const { endedAt: _, label: _label, ...first } = group[0] as Span;
+  const ends = group.map((span) => span.endedAt);
+  return ends.includes(undefined) ? first : { ...first, endedAt: Math.max(...(ends as number[])) };
 }
 
 function keptIds(spans: Span[], show: Show): Set<string> | undefined {

@@ -84,7 +84,7 @@ function Opened(props: { operation: Spec }) {
   const choose = (next: Tab) => setQuery({ tab: next === "try" ? undefined : next }, { push: true });
   return (
     <>
-      <header class="head">
+      <header class="head about">
         <Head operation={operation} form={form} />
         <Tabs
           label="Operation"

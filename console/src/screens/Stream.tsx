@@ -46,7 +46,7 @@ export function Stream(props: { stream: StreamState }) {
   const words = opsCode(operation, stream.input).split(" ").slice(3);
   return (
     <>
-      <header class="head">
+      <header class="head about">
         <div class="row">
           <div class="grow">
             <div class="crumb hide">

@@ -87,13 +87,13 @@ function Shown(props: { traceId: string; spans: Span[]; chosen: string | undefin
   const { spans, chosen } = props;
   const [tab, setTab] = useState<Tab>("timeline");
   const [show, setShow] = useState<Show>("all");
-  const [folded, setFolded] = useState<ReadonlySet<string>>(new Set());
+  const [toggled, setToggled] = useState<ReadonlySet<string>>(new Set());
   const begin = Math.min(...spans.map((span) => span.queuedAt));
   const newest = Math.max(...spans.map((span) => Math.max(span.endedAt ?? 0, span.startedAt ?? 0, span.queuedAt)));
   const isRunning = spans.some((span) => !span.outcome);
   const now = useNow(isRunning, newest);
   const end = isRunning ? Math.max(now, newest) : newest;
-  const rows = useMemo(() => rowsOf(spans, folded, show), [spans, folded, show]);
+  const rows = useMemo(() => rowsOf(spans, toggled, show), [spans, toggled, show]);
   const workers = [...new Set(spans.map((span) => span.worker).filter((name): name is string => Boolean(name)))].sort();
   const colourOf = (worker: string | undefined) => (Math.max(0, workers.indexOf(worker ?? "")) % 6) + 1;
   const root = rows[0]?.span ?? (spans[0] as Span);
@@ -104,7 +104,7 @@ function Shown(props: { traceId: string; spans: Span[]; chosen: string | undefin
   const select = (span: Span) => setQuery({ span: span.requestId });
   const selected = spans.find((span) => span.requestId === chosen);
   const toggle = (span: Span) =>
-    setFolded((old) =>
+    setToggled((old) =>
       old.has(span.requestId)
         ? new Set([...old].filter((id) => id !== span.requestId))
         : new Set([...old, span.requestId]),
@@ -112,7 +112,7 @@ function Shown(props: { traceId: string; spans: Span[]; chosen: string | undefin
   const retries = spans.reduce((sum, span) => sum + Math.max(0, span.attempts.length - 1), 0);
   return (
     <>
-      <header class="head">
+      <header class="head about">
         <div class="row">
           <div class="grow">
             <div class="crumb">

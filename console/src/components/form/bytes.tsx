@@ -28,7 +28,7 @@ export function BytesControl(props: ControlProps & { media: string }) {
       <Icon name="file" small />
       {isBytes(value) ? (
         <>
-          <span>{size(Math.floor((value.$bytes.length * 3) / 4))}</span>
+          <span>{size(Math.floor((value.$bytes.replace(/=+$/, "").length * 3) / 4))}</span>
           <Button look="x" icon="close" label={`Remove the file of ${props.name}`} onClick={() => form.remove(path)} />
         </>
       ) : (

@@ -1,8 +1,9 @@
-/** Any JSON: a separate text field, for parts without a matching control. */
+/** Any JSON: an editor inside the form, for parts without a matching control. */
 
 import { useEffect, useState } from "preact/hooks";
 import { type JsonError, parseJson, writeJson } from "../../json/text";
 import { equal, pointerOf } from "../../json/value";
+import { JsonEditor } from "../JsonEditor";
 import { type ControlProps, useForm } from "./context";
 
 export function RawControl(props: ControlProps) {
@@ -30,20 +31,17 @@ export function RawControl(props: ControlProps) {
   };
   return (
     <>
-      <textarea
+      <JsonEditor
         id={props.id}
-        class={`in m ${props.isBad || error ? "bad" : ""}`}
-        aria-label={`${props.name || "input"} as JSON`}
-        aria-describedby={props.describedBy}
-        spellcheck={false}
-        rows={Math.min(16, Math.max(2, text.split("\n").length))}
-        placeholder="JSON"
-        value={text}
-        onInput={(event) => change(event.currentTarget.value)}
-        onBlur={() => form.touch(pointerOf(path))}
+        class={`inline ${props.isBad ? "bad" : ""}`}
+        label={`${props.name || "input"} as JSON`}
+        text={text}
+        problems={error && [{ detail: error.message }]}
+        change={change}
+        leave={() => form.touch(pointerOf(path))}
       />
       {error && (
-        <div class="msg">
+        <div class="msg" role="status">
           JSON has an error at {error.line}:{error.column}: {error.message}
         </div>
       )}
