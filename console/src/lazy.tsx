@@ -1,13 +1,13 @@
-/** Screens that are loaded when they are first shown. */
+/** Screens, and parts of them, that are loaded when they are first shown. */
 
 import type { ComponentType } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { Loading } from "./components/Notice";
 
-export function lazy(load: () => Promise<ComponentType>): ComponentType {
-  let loaded: ComponentType | undefined;
-  return function Lazy() {
-    const [Screen, setScreen] = useState<ComponentType | undefined>(() => loaded);
+export function lazy<P extends object>(load: () => Promise<ComponentType<P>>): ComponentType<P> {
+  let loaded: ComponentType<P> | undefined;
+  return function Lazy(props: P) {
+    const [Screen, setScreen] = useState<ComponentType<P> | undefined>(() => loaded);
     useEffect(() => {
       if (loaded) return;
       let isHere = true;
@@ -19,6 +19,6 @@ export function lazy(load: () => Promise<ComponentType>): ComponentType {
         isHere = false;
       };
     }, []);
-    return Screen ? <Screen /> : <Loading />;
+    return Screen ? <Screen {...props} /> : <Loading />;
   };
 }

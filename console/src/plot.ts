@@ -67,7 +67,8 @@ export function openPlot(host: HTMLElement, options: PlotOptions): Plot {
           ...axis,
           grid: { show: false },
           space: 80,
-          size: 28,
+          size: 32,
+          gap: 10,
           values: (_, times) => times.map((time) => timeText(time, (times.at(-1) ?? 0) - (times[0] ?? 0))),
         },
         {

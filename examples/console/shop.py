@@ -217,7 +217,7 @@ async def restock(context: OperationContext, cities: list[str] | None = None) ->
 async def prices(context: OperationContext, count: Annotated[int, msgspec.Meta(ge=1, le=2_000)] = 600) -> float:
     """Add the prices of many items: a nested call for each."""
     quotes = [await context.env.shop.quote(item=_ITEMS[number % len(_ITEMS)]) for number in range(count)]
-    return round(sum(each.data["total"] for each in quotes), 2)
+    return float(round(sum(each.data["total"] for each in quotes), 2))
 
 
 @operation(id="shop.advise", type="query")
@@ -339,8 +339,8 @@ def _blocks() -> Operation[Any]:
 
 
 LOCAL: list[Operation[Any]] = [
-    *(quote, order, stock, picture, slow, fail, mismatch, large, clear, temperatures, breaks, restock, flaky, advise, prices),
-    *(report, markup, _blocks(), CONTROLS),
+    *(quote, order, stock, picture, slow, fail, mismatch, large, clear, temperatures, breaks, restock, flaky, advise),
+    *(prices, report, markup, _blocks(), CONTROLS),
 ]
 WEATHER: list[Operation[Any]] = [cities, forecast, watch, headline]
 TRAVEL: list[Operation[Any]] = [plan]

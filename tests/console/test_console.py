@@ -259,7 +259,7 @@ def test_a_nested_call_is_watched_across_two_workers(seen: dict[str, Any]) -> No
 
 
 def test_equal_calls_of_a_long_trace_are_one_row_that_unfolds(seen: dict[str, Any]) -> None:
-    assert seen["foldedTrace"] == ["shop.prices", "shop.quote × 600"]
+    assert seen["foldedTrace"] == ["shop.prices", "shop.quote \N{MULTIPLICATION SIGN} 600"]
     assert 2 < seen["drawnRows"] < 60
 
 

@@ -5,7 +5,6 @@ import { to } from "../addresses";
 import { api } from "../api/client";
 import type { Operation as Spec } from "../api/types";
 import { Button, copyText } from "../components/Button";
-import { CallsTable } from "../components/CallsTable";
 import { Tabs } from "../components/Choices";
 import { shownSource } from "../components/Frame";
 import { Icon } from "../components/Icon";
@@ -16,11 +15,14 @@ import { SchemaText } from "../components/SchemaText";
 import { TryPanel } from "../components/TryPanel";
 import { TypeChip } from "../components/TypeChip";
 import { fromBase64Url, parseJson, toBase64Url, writeJson } from "../json/text";
+import { lazy } from "../lazy";
 import { route, setQuery } from "../router";
 import { type FormState, formOf } from "../state/form";
 import { history } from "../state/history";
 import { pins, togglePin } from "../state/preferences";
 import { catalogue, recoveries, session, signIn } from "../state/session";
+
+const CallsTable = lazy(() => import("../components/CallsTable").then((loaded) => loaded.CallsTable));
 
 type Tab = "try" | "schema" | "docs" | "calls";
 

@@ -47,6 +47,14 @@ export function Field(props: FieldProps) {
       <AnyControl {...given} control={control} />
     );
   const isGroup = NESTED.has(control.kind);
+  const actions = (
+    <>
+      {nullable && <NullToggle path={path} isNull={value === null} schema={described.schema} />}
+      {!required && depth > 0 && (
+        <Button look="x" icon="close" label={`Remove ${name}`} onClick={() => form.remove(path)} />
+      )}
+    </>
+  );
   const label = bare ? null : (
     <Label
       {...props}
@@ -58,10 +66,7 @@ export function Field(props: FieldProps) {
       {control.kind === "union" && !compact && control.branches.length <= 4 && (
         <UnionSelector {...given} control={control} />
       )}
-      {nullable && <NullToggle path={path} isNull={value === null} schema={described.schema} />}
-      {!required && depth > 0 && (
-        <Button look="x" icon="close" label={`Remove ${name}`} onClick={() => form.remove(path)} />
-      )}
+      {!compact && actions}
     </Label>
   );
   const notes = inner ? null : (
@@ -84,7 +89,10 @@ export function Field(props: FieldProps) {
       <>
         {label}
         <div>
-          {body}
+          <div class="row top">
+            <div class="grow">{body}</div>
+            {actions}
+          </div>
           {notes}
         </div>
       </>
