@@ -184,6 +184,7 @@ const steps = {
     await page.locator("button.add", { hasText: "file" }).click();
     await page.locator('[id="field:/anything"][aria-busy="false"]').focus();
     await page.keyboard.press("Control+a");
+    await page.keyboard.press("Delete");
     await page.keyboard.type('{"a": 1');
     await page.locator(".msg", { hasText: "JSON has an error" }).waitFor();
     await page.keyboard.type("}");
