@@ -18,16 +18,18 @@ export function RawControl(props: ControlProps) {
   }, [value]);
   const change = (typed: string) => {
     setText(typed);
-    if (!typed.trim()) {
-      setError(undefined);
-      return form.remove(path);
-    }
+    if (!typed.trim()) return setError(undefined);
     try {
       form.set(path, parseJson(typed));
       setError(undefined);
     } catch (caught) {
       setError(caught as JsonError);
     }
+  };
+  // Not while one types: the field of a removed value is gone.
+  const leave = () => {
+    if (!text.trim()) form.remove(path);
+    form.touch(pointerOf(path));
   };
   return (
     <>
@@ -38,7 +40,7 @@ export function RawControl(props: ControlProps) {
         text={text}
         problems={error && [{ detail: error.message }]}
         change={change}
-        leave={() => form.touch(pointerOf(path))}
+        leave={leave}
       />
       {error && (
         <div class="msg" role="status">
