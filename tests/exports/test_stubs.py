@@ -210,6 +210,38 @@ def test_records() -> None:
     assert types.annotate(odd, "other") == "Odd"
 
 
+def test_equal_records_are_one_and_follow_those_that_they_use() -> None:
+    def user(name: str) -> dict[str, Any]:
+        return {"type": "object", "description": name, "properties": {"id": {"type": "integer"}}}
+
+    def tree(name: str) -> dict[str, Any]:
+        return {"type": "object", "properties": {"next": {"$ref": f"#/$defs/{name}"}, "size": {"type": "integer"}}}
+
+    types = TypeWriter()
+    issue = {
+        "$ref": "#/$defs/issue",
+        "$defs": {
+            "issue": {
+                "type": "object",
+                "properties": {
+                    name: {"$ref": f"#/$defs/{name}"} for name in ("author", "closer", "tree", "list", "author_2")
+                },
+            },
+            "author": user("Who opened it."),
+            "closer": user("Who closed it."),
+            "author_2": {"type": "object", "properties": {"id": {"type": "string"}}},
+            "tree": tree("tree"),
+            "list": {**tree("list"), "properties": {**tree("list")["properties"], "tree": {"$ref": "#/$defs/tree"}}},
+        },
+    }
+    assert types.annotate(issue, "x") == "Issue"
+    assert list(types.records) == ["Author", "Tree", "List", "Author2", "Issue"]
+    assert "'closer': NotRequired[Author]," in types.records["Issue"]
+    assert "'author_2': NotRequired[Author2]," in types.records["Issue"]
+    assert "'next': NotRequired[List]," in types.records["List"]
+    assert "Who opened it." in types.records["Author"]
+
+
 TYPES = ("str", "int", "list", "dict", "bool", "float", "bytes", "Any", "Literal", "NotRequired", "AsyncIterator")
 TREE = {
     "type": "object",

@@ -215,3 +215,8 @@ async def test_a_failing_handlers_traceback_is_logged_once_with_its_request(
     assert found[0].operation == "b.outer"  # type: ignore[attr-defined]
     assert found[0].request_id  # type: ignore[attr-defined]
     assert found[0].request_id in found[0].getMessage()  # type: ignore[attr-defined]
+
+
+def test_calls_without_observers_create_no_closure() -> None:
+    for method in (OperationRegistry.execute, OperationRegistry.run, OperationRegistry.run_stream):
+        assert method.__code__.co_cellvars == (), method.__qualname__

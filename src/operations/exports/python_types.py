@@ -42,13 +42,14 @@ class TypeWriter:
 
     def __init__(self, taken: Sequence[str] = (), functions: Iterable[str] = ()) -> None:
         self.records: dict[str, str] = {}
-        """The text of each TypedDict by its name, in order of first use."""
+        """The text of each TypedDict by its name; a TypedDict follows those that it uses, except in cycles."""
         self._hidden = sorted(_SOURCES.keys() & set(functions))
         self._used = {*taken, *functions, *_SOURCES, "TypedDict"}
         self._by_content: dict[str, str] = {}
         self._by_key: dict[str, str] = {}
         self._definitions: dict[str, SharedDefinition] = {}
         self._open: set[str] = set()
+        self._recursive: set[str] = set()
         self._nodes_left = _MAX_NODES
 
     def annotate(self, document: Mapping[str, Any] | bool, hint: str) -> str:
@@ -113,6 +114,8 @@ class TypeWriter:
         if definition is None:
             return "Any"
         if key in self._by_key:
+            if key in self._open:
+                self._recursive.add(key)
             return self._by_key[key]
         if key in self._open:
             return "Any"
@@ -171,18 +174,25 @@ class TypeWriter:
         if key is not None:
             # It may refer to itself, so its name is needed before its content is known.
             name = self._by_key[key] = self._free_name(hint)
-            self.records[name] = ""
+            self._open.add(key)
         required = set(node.get("required", ()))
         fields = {
             field: self._annotation(child, f"{hint} {field}", depth + 1)
             for field, child in node["properties"].items()
             if field
         }
-        if key is None:
-            content = repr((fields, sorted(required)))
-            if content in self._by_content:
-                return self._by_content[content]
-            name = self._by_content[content] = self._free_name(hint)
+        content = repr((fields, sorted(required)))
+        if key is not None:
+            self._open.discard(key)
+            if content in self._by_content and key not in self._recursive:
+                self._used.discard(name)
+                name = self._by_key[key] = self._by_content[content]
+                return name
+        elif content in self._by_content:
+            return self._by_content[content]
+        else:
+            name = self._free_name(hint)
+        self._by_content.setdefault(content, name)
         kinds = {field: self.visible(_field(field, kind, required)) for field, kind in fields.items()}
         self.records[name] = _record_text(name, kinds, node.get("description"))
         return name
