@@ -114,7 +114,7 @@ def _require(spec: OperationSpec, rules: Sequence[AccessRule]) -> AccessControl:
 def _narrow(operation_id: str, one: list[str], other: Sequence[str]) -> list[str]:
     common = [scope for scope in one if scope in other] if one else list(other)
     if not common:
-        raise _contradiction(operation_id, "no scope is in all of its `any` lists")
+        raise _contradiction(operation_id, "their `any` lists have no scope in common")
     return common
 
 
