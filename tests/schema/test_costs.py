@@ -7,11 +7,13 @@ import sys
 from typing import Any
 
 import pytest
+from hypothesis import given
 
 from operations import CallError
 from operations.schema import from_schema
 from operations.schema.checking.costs import AFFORDABLE, Costs
 from tests.schema.hostile import CHAINS, NAMES, chain
+from tests.schema.strategies import DOCUMENTS
 
 ITSELF = {"$ref": "#"}
 
@@ -59,6 +61,13 @@ def test_long_reference_chains_are_resolved() -> None:
 def test_looks_at_one_place(document: Any, looks: int) -> None:
     converted = from_schema(document).document
     assert Costs(converted).of(converted) == looks
+
+
+@given(DOCUMENTS)
+def test_the_limit_is_never_below_the_estimate(document: Any) -> None:
+    converted = from_schema(document).document
+    costs = Costs(converted)
+    assert costs._limits["#"] >= costs.of(converted)
 
 
 def test_members_of_many_types_do_not_add_up() -> None:

@@ -11,10 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from operations.schema import Schema, deferred_schema
+from operations.schema.casting.closed_form import Closer
+from operations.schema.casting.nodes import Nodes
+from operations.schema.checking.compiling import compiled
 from operations.schema.dialects.conversion import convert
 from operations.schema.dialects.definitions import Definitions, Revise
 from operations.schema.dialects.read_write_only import lift_required
 from operations.schema.dialects.schema_repairs import SchemaRepairs
+from operations.schema.dialects.traversal import native_form
 from tests.schema.strategies import VALUES
 
 CLOSED = {"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": False}
@@ -36,6 +40,12 @@ COMPONENTS: dict[str, Any] = {
     "Shape": {"oneOf": [{"$ref": "#/components/schemas/Circle"}, {"$ref": "#/components/schemas/Box"}]},
     "Circle": {"allOf": [{"$ref": "#/components/schemas/Shape"}, {"required": ["radius"]}]},
     "Box": {"type": "object", "required": ["width"], "properties": {"width": {"type": "number"}}},
+    "Page": {
+        "type": "object",
+        "properties": {"size": {"type": "integer", "default": 10}, "lead": {"$ref": "#/components/schemas/User"}},
+    },
+    "Option": {"anyOf": [{"$ref": "#/components/schemas/Page"}, {"$ref": "#/components/schemas/Box"}]},
+    "Pages": {"allOf": [{"$ref": "#/components/schemas/Page"}, {"properties": {"next": {"default": {}}}}]},
     "Code": {"type": "string", "pattern": "/^[a-z]+$/"},
     "Unique": {"type": "array", "uniqueItems": True, "items": {"$ref": "#/components/schemas/Code"}},
 }
@@ -76,6 +86,29 @@ def test_shared_schemas_are_those_of_each_document_alone(uses: list[list[str]], 
         assert schema.document == alone(*names)
         assert schema.errors([value] * len(names)) == expected.errors([value] * len(names))
         assert schema.normalise([value]) == expected.normalise([value])
+
+
+@given(st.lists(st.sampled_from(sorted(COMPONENTS)), min_size=1, max_size=6), VALUES)
+def test_shared_closed_forms_accept_what_those_of_each_document_alone_accept(uses: list[str], value: Any) -> None:
+    definitions = shared()
+    for name in uses:
+        conversion = definitions.convert(source(name))
+        closed = Closer(Nodes(conversion.document), conversion.shared).form()
+        validator, expected = compiled(*closed), compiled(Closer(Nodes(alone(name))).form().document)
+        assert validator is not None
+        assert expected is not None
+        assert native_form(*closed).schema == native_form(closed.document).schema
+        for each in (value, {"size": 10, **value} if isinstance(value, dict) else {"size": 10}):
+            assert validator.is_valid([each]) is expected.is_valid([each])
+
+
+def test_a_closed_form_is_written_once() -> None:
+    definitions = shared()
+    forms = []
+    for names in (("Team",), ("User", "Team")):
+        conversion = definitions.convert(source(*names))
+        forms.append(Closer(Nodes(conversion.document), conversion.shared).form().definitions)
+    assert forms[0]["#/$defs/closed:User"] is forms[1]["#/$defs/closed:User"]
 
 
 def test_a_component_is_converted_once() -> None:

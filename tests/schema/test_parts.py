@@ -175,7 +175,7 @@ def test_unrolling_declines_where_it_would_change_the_meaning() -> None:
 def test_closed(document: Any, normal: list[Any], other: list[Any]) -> None:
     flat = convert(document).document
     assert isinstance(flat, dict)
-    closed = compiled(Closer(Nodes(flat)).document())
+    closed = compiled(*Closer(Nodes(flat)).form())
     assert closed is not None
     assert [closed.is_valid(value) for value in normal] == [True] * len(normal)
     assert [closed.is_valid(value) for value in other] == [False] * len(other)

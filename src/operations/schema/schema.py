@@ -163,8 +163,7 @@ class Schema:
     def _costs(self) -> Costs:
         from operations.schema.checking.costs import Costs
 
-        document, shared = self._conversion.document, self._conversion.shared
-        return Costs(document, counts={pointer: definition.counts for pointer, definition in shared.items()})
+        return Costs(self._conversion.document, definitions=self._conversion.shared)
 
     @property
     def _affordable(self) -> bool:
@@ -217,7 +216,8 @@ class Schema:
     def _caster(self) -> Caster:
         from operations.schema.casting.policies import Caster
 
-        return Caster(self._nodes, lambda value: self._native_check(value), self._explainer, self._limit)
+        check, shared = (lambda value: self._native_check(value)), self._conversion.shared
+        return Caster(self._nodes, check, self._explainer, self._limit, shared)
 
     # The compiled functions are stored as instance attributes, which take precedence over the methods and save a call.
 
@@ -274,13 +274,9 @@ class Schema:
 
     @cached_attribute
     def _native_form(self) -> NativeForm:
-        from operations.schema.dialects.traversal import joined_form, native_form
+        from operations.schema.dialects.traversal import native_form
 
-        document, shared = self._conversion.document, self._conversion.shared
-        if not shared or not isinstance(document, dict):
-            return native_form(document)
-        root = native_form({key: value for key, value in document.items() if key != "$defs"})
-        return joined_form(root, {pointer[8:]: definition.native for pointer, definition in shared.items()})
+        return native_form(self._conversion.document, self._conversion.shared)
 
     @property
     def _compares_items(self) -> bool:

@@ -7,63 +7,91 @@ cannot express exactly what casting would do, it rejects, and the slower stages 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from operations.schema.casting.nodes import MISSING, Node, Nodes, discriminator
 from operations.schema.casting.repair import default_for, defaultable
-from operations.schema.checking.secrets import Holders, target_of
 from operations.schema.dialects.keywords import ANNOTATIONS
+from operations.schema.dialects.traversal import APPLYING, Definition, definitions_of, schemas_below
 
 _IN_PLACE = ("$ref", "allOf", "anyOf", "oneOf", "if", "dependentSchemas")
 _CHILD = ("additionalProperties", "unevaluatedProperties", "items", "unevaluatedItems")
 _UNTOUCHED = ("not", "if", "contains", "propertyNames")
+_NAMING = frozenset({"properties", "patternProperties", "prefixItems"})
+_MATTERING = _NAMING | {"default"}
 _UNCLOSABLE = {"not": {"type": "object"}}
+
+
+class ClosedForm(NamedTuple):
+    """The closed form of a converted document, and those of its definitions by pointer."""
+
+    document: dict[str, Any] | bool
+    definitions: Mapping[str, Definition]
 
 
 class Closer:
     """Writes the closed form of one converted document.
 
     A schema has up to five forms: `open` (unchanged), `closed`, `inner` (contents closed, itself open because the
-    surrounding schema is closed), and the last two without required defaults (`kept`).
+    surrounding schema is closed), and the last two without required defaults (`kept`). Those of a definition depend
+    only on what it refers to: documents that share it share its forms. `shared` are the definitions by pointer.
     """
 
-    def __init__(self, nodes: Nodes) -> None:
+    def __init__(self, nodes: Nodes, shared: Mapping[str, Definition] = MappingProxyType({})) -> None:
         self._document = nodes.document
         self._nodes = nodes
-        self._definitions: dict[str, Any] = {}
-        self._holders = Holders(nodes.document)
-        self._mattering = self._holders.reaching(_matters)
-        self._defaulting = self._holders.reaching(_defaults)
+        self._sources = shared or definitions_of(nodes.document)
+        self._targets: set[str] = set()
+        self._mattering = _Reach(self._sources, _MATTERING, _matters)
+        self._defaulting = _Reach(self._sources, {"default"}, _defaults)
 
-    def document(self, schema: dict[str, Any] | bool | None = None) -> dict[str, Any] | bool:
-        """Return the closed document of the root or of one schema in it."""
-        closed = self._closed(self._document if schema is None else schema, "")
-        return {**closed, "$defs": self._definitions} if isinstance(closed, dict) and self._definitions else closed
+    def form(self, schema: dict[str, Any] | bool | None = None) -> ClosedForm:
+        """Return the closed form of the document or of one schema in it."""
+        closed = self._written(self._document if schema is None else schema, "closed")
+        definitions: dict[str, Definition] = {}
+        pending = sorted(closed.targets)
+        while pending:
+            pointer = pending.pop()
+            if pointer not in definitions:
+                definitions[pointer] = form = self._form_of(pointer)
+                pending += sorted(form.targets)
+        named = {pointer[8:]: form.schema for pointer, form in definitions.items()}
+        return ClosedForm({**closed.schema, "$defs": named} if named else closed.schema, definitions)
+
+    def _written(self, schema: Any, form: str) -> Definition:
+        self._targets = set()
+        kind, dash, kept = form.partition("-")
+        written = self._open(schema) if kind == "open" else getattr(self, f"_{kind}")(schema, dash + kept)
+        return Definition(written, frozenset(self._targets))
 
     # References
 
+    def _form_of(self, pointer: str) -> Definition:
+        """Return the form of a definition that `_reference` named."""
+        form, _, name = pointer[8:].partition(":")
+        source = self._sources[f"#/$defs/{name}" if name else "#"]
+        return source.forms.get(form) or source.forms.setdefault(form, self._written(source.schema, form))
+
     def _reference(self, pointer: str, form: str) -> dict[str, Any]:
-        target = target_of(pointer, self._document)
-        if form != "open" and not self._needs_closing(target):
+        if form != "open" and pointer not in self._mattering.definitions:
             form = "open"
-        name = f"{form}:{pointer[8:]}"
-        if name not in self._definitions:
-            self._definitions[name] = True
-            kind, dash, kept = form.partition("-")
-            if kind == "open":
-                self._definitions[name] = self._open(target)
-            else:
-                self._definitions[name] = getattr(self, f"_{kind}")(target, dash + kept)
-        return {"$ref": f"#/$defs/{name}"}
+        target = f"#/$defs/{form}:{pointer[8:]}"
+        self._targets.add(target)
+        return {"$ref": target}
 
     def _open(self, schema: Any) -> Any:
-        return _mapped(schema, self._open, lambda pointer: self._reference(pointer, "open"))
+        return (
+            schema
+            if _is_leaf(schema)
+            else _mapped(schema, self._open, lambda pointer: self._reference(pointer, "open"))
+        )
 
     # Schemas that are closed themselves
 
     def _closed(self, schema: Any, kept: str) -> Any:
-        if isinstance(schema, bool) or not self._needs_closing(schema):
+        if _is_leaf(schema) or not self._needs_closing(schema):
             return self._open(schema)
         if not any(keyword in schema for keyword in _IN_PLACE):
             return self._closed_simple(schema, kept)
@@ -93,8 +121,7 @@ class Closer:
         return out
 
     def _closed_union(self, schema: dict[str, Any], node: Node, keyword: str, kept: str) -> dict[str, Any]:
-        base = {key: value for key, value in schema.items() if key != keyword}
-        alone = not set(base) - ANNOTATIONS - {"type"} and not isinstance(node.default, dict)
+        alone = not set(schema) - ANNOTATIONS - {"type", keyword} and not isinstance(node.default, dict)
         branches: list[Any] = []
         earlier: list[Any] = []
         for branch, chosen in zip(schema[keyword], node.branches, strict=True):
@@ -102,7 +129,7 @@ class Closer:
             branches.append({"allOf": [form, *({"not": other} for other in earlier)]} if earlier else form)
             if not kept and self._has_default(branch):
                 earlier.append(self._branch(branch, chosen, alone, "-kept"))
-        out: dict[str, Any] = self._inner(base, kept)
+        out = self._inner_keywords(schema, kept, besides=keyword)
         out["anyOf"] = branches
         if keyword == "oneOf" and not _disjoint([self._nodes.node([branch]) for branch in schema[keyword]]):
             out["oneOf"] = [self._open(branch) for branch in schema[keyword]]
@@ -127,11 +154,14 @@ class Closer:
     # Schemas whose contents are closed
 
     def _inner(self, schema: Any, kept: str) -> Any:
-        if isinstance(schema, bool) or not self._needs_closing(schema):
+        if _is_leaf(schema) or not self._needs_closing(schema):
             return self._open(schema)
+        return self._inner_keywords(schema, kept)
+
+    def _inner_keywords(self, schema: dict[str, Any], kept: str, besides: str | None = None) -> dict[str, Any]:
         out: dict[str, Any] = {}
         for keyword, value in schema.items():
-            if keyword != "$defs":
+            if keyword not in ("$defs", besides):
                 out.update(self._inner_keyword(keyword, value, kept))
         self._require(out, schema, kept)
         return out
@@ -180,20 +210,48 @@ class Closer:
     # Reachable schemas
 
     def _needs_closing(self, schema: Any) -> bool:
-        return self._reaches(schema, self._mattering, _matters)
+        return self._mattering.reaches(schema)
 
     def _has_default(self, schema: Any) -> bool:
-        return self._reaches(schema, self._defaulting, _defaults)
+        return self._defaulting.reaches(schema)
 
-    def _reaches(self, schema: Any, reaching: set[int], predicate: Callable[[dict[str, Any]], bool]) -> bool:
-        """Whether `predicate` holds for `schema` or for a schema that it contains or refers to."""
-        if schema in self._holders or not isinstance(schema, dict):
-            return id(schema) in reaching
-        # The schema may be one of the document without some of its keywords.
-        parts = [target_of(schema["$ref"], self._document)] if isinstance(schema.get("$ref"), str) else []
-        for value in schema.values():
-            parts += value if isinstance(value, list) else [value]
-        return predicate(schema) or any(id(part) in reaching for part in parts)
+
+class _Reach:
+    """The schemas of a document for which a predicate holds, or which contain or refer to one.
+
+    The predicate needs one of `keywords`. Only what is asked for is walked.
+    """
+
+    def __init__(
+        self, definitions: Mapping[str, Definition], keywords: Collection[str], predicate: Callable[[Any], bool]
+    ) -> None:
+        self._predicate = predicate
+        self._known: dict[int, bool] = {}
+        self.definitions: set[str] = set()
+        """Pointers of the definitions that may reach one."""
+        users: dict[str, list[str]] = {}
+        for pointer, definition in definitions.items():
+            for target in definition.targets:
+                users.setdefault(target, []).append(pointer)
+        found = [pointer for pointer, definition in definitions.items() if not definition.keywords.isdisjoint(keywords)]
+        while found:
+            pointer = found.pop()
+            if pointer not in self.definitions:
+                self.definitions.add(pointer)
+                found += users.get(pointer, ())
+
+    def reaches(self, schema: Any) -> bool:
+        """Whether the predicate holds for a schema of the document, or for one that it contains or refers to."""
+        if not isinstance(schema, dict) or APPLYING.isdisjoint(schema):
+            return isinstance(schema, dict) and self._predicate(schema)
+        known = self._known.get(id(schema))
+        if known is None:
+            known = self._known[id(schema)] = (
+                self._predicate(schema)
+                or schema.get("$ref") in self.definitions
+                or any(self.reaches(child) for child in schemas_below(schema, definitions=False))
+            )
+        return known
 
 
 def _defaults(schema: dict[str, Any]) -> bool:
@@ -201,8 +259,12 @@ def _defaults(schema: dict[str, Any]) -> bool:
 
 
 def _matters(schema: dict[str, Any]) -> bool:
-    named = any(keyword in schema for keyword in ("properties", "patternProperties", "prefixItems"))
-    return named or isinstance(schema.get("default"), dict)
+    return not _NAMING.isdisjoint(schema) or isinstance(schema.get("default"), dict)
+
+
+def _is_leaf(schema: Any) -> bool:
+    """Whether all forms of a schema are the schema itself: it has no sub-schemas, and no default with properties."""
+    return not isinstance(schema, dict) or (APPLYING.isdisjoint(schema) and not isinstance(schema.get("default"), dict))
 
 
 def _disjoint(branches: Sequence[Node]) -> bool:
@@ -221,8 +283,6 @@ def _disjoint_types(branches: Sequence[Node]) -> bool:
 
 def _mapped(schema: Any, each: Callable[[Any], Any], reference: Callable[[str], dict[str, Any]]) -> Any:
     """Return a copy of `schema` with `each` applied to its sub-schemas and its reference rewritten."""
-    if not isinstance(schema, dict):
-        return schema
     out: dict[str, Any] = {}
     for keyword, value in schema.items():
         if keyword == "$ref":

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from operations.errors import CallError, ErrorCode
 from operations.schema.budget import TOO_MUCH_WORK, Budget, ExhaustedError
 from operations.schema.cached_attribute import cached_attribute
-from operations.schema.casting.closed_form import Closer
+from operations.schema.casting.closed_form import ClosedForm, Closer
 from operations.schema.casting.nodes import Node, Nodes
 from operations.schema.casting.repair import Repair
 from operations.schema.casting.scoring import Scores
@@ -23,12 +23,14 @@ from operations.schema.checking.unrolling import compiled_shallow
 from operations.schema.checking.values import has_few_parts, is_small, pointer, too_deep, too_shared
 from operations.schema.dialects.keywords import ANNOTATIONS
 from operations.schema.dialects.literals import same
+from operations.schema.dialects.traversal import Definition
 from operations.schema.problems import Problem, format_value_errors, problems_as_details
 
 _ROUNDS = 4
 _MAX_PROBLEMS = 100_000
 _FEW_PARTS = 500
 _MISSING = object()
+_REJECTING = ClosedForm(False, {})
 _ITEMS_ONLY = ANNOTATIONS | {"type", "items", "$ref", "$defs"}
 Path = tuple[str | int, ...]
 Normalised = tuple[Any, Sequence[Problem]]
@@ -38,8 +40,16 @@ Normaliser = Callable[[Any], Any]
 class Caster:
     """Casts values by one converted document."""
 
-    def __init__(self, nodes: Nodes, check: Callable[[Any], bool], explainer: Explainer, limit: int | None) -> None:
+    def __init__(
+        self,
+        nodes: Nodes,
+        check: Callable[[Any], bool],
+        explainer: Explainer,
+        limit: int | None,
+        shared: Mapping[str, Definition],
+    ) -> None:
         self._nodes = nodes
+        self._shared = shared
         self._lock = nodes.lock
         self._check = check
         self._explainer = explainer
@@ -178,33 +188,33 @@ class Caster:
 
     @cached_attribute
     def _closer(self) -> Closer:
-        return Closer(self._nodes)
+        return Closer(self._nodes, self._shared)
 
     @cached_attribute
-    def _closed(self) -> dict[str, Any] | bool:
-        """The closed form; a form that rejects everything if checking it would cost more than the later stages."""
+    def _closed(self) -> ClosedForm:
+        """The closed form; one that rejects everything if it would cost more than the later stages."""
         try:
-            closed = self._closer.document()
-            return closed if Costs(closed).affordable else False
+            closed = self._closer.form()
+            return closed if Costs(closed.document, definitions=closed.definitions).affordable else _REJECTING
         except RecursionError:
-            return False
+            return _REJECTING
 
     def _normal_check(self, node: Node) -> Callable[[Any], bool]:
         """Return the check whether a part of a value is already normal, so that repair can skip it."""
         check = self._parts.get(id(node))
         if check is not None:
             return check
-        if node is self._nodes.root or node.source is None or self._closed is False:
+        if node is self._nodes.root or node.source is None or self._closed is _REJECTING:
             return _never
         with self._lock:
-            native = compiled(self._closer.document(node.source))
+            native = compiled(*self._closer.form(node.source))
             check = self._parts[id(node)] = native.is_valid if native is not None else _never
         return check
 
     @cached_attribute
     def _is_normal(self) -> Callable[[Any], bool]:
         """Whether a value of bounded depth is valid and already normal."""
-        closed = compiled(self._closed)
+        closed = compiled(*self._closed)
         return closed.is_valid if closed is not None else _never
 
     @cached_attribute
@@ -212,7 +222,7 @@ class Caster:
         """The same for a value of any depth, by the first levels of a recursive schema."""
         if self._limit is None:
             return self._is_normal
-        shallow = compiled_shallow(self._closed)
+        shallow = compiled_shallow(self._closed.document)
         return shallow.is_valid if shallow is not None else self._is_normal_guarded
 
     def _is_normal_foreign(self, value: Any) -> bool:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import jsonschema_rs
 
 from operations.schema.checking.values import too_shared
 from operations.schema.dialects.literals import fragment
-from operations.schema.dialects.traversal import NativeForm, count_references, native_form
+from operations.schema.dialects.traversal import NativeForm, native_form, nesting_of
 
 if TYPE_CHECKING:
     from operations.schema.dialects.patterns import Engine
     from operations.schema.dialects.references import Loader
+    from operations.schema.dialects.traversal import Definition
 
 _ADDRESS = "urn:operations:parts"
 _NATIVE = {
@@ -25,9 +27,14 @@ _NATIVE = {
 }
 
 
-def compiled(document: Any) -> jsonschema_rs.Validator | None:
-    """Return a validator for a converted document; None if the native engine rejects it."""
-    return compiled_form(native_form(document))
+def compiled(
+    document: Any, definitions: Mapping[str, Definition] = MappingProxyType({})
+) -> jsonschema_rs.Validator | None:
+    """Return a validator for a converted document; None if the native engine rejects it.
+
+    `definitions` are those of the document by pointer, if other documents share them.
+    """
+    return compiled_form(native_form(document, definitions))
 
 
 def compiled_form(form: NativeForm) -> jsonschema_rs.Validator | None:
@@ -103,7 +110,7 @@ class Parts:
 
     def compiled(self, schemas: tuple[Any, ...]) -> jsonschema_rs.Validator | None:
         """Return a validator for all of `schemas`; None if there are none or the native engine rejects them."""
-        if not any(count_references(schema).targets for schema in schemas):
+        if not any(nesting_of(schema).targets for schema in schemas):
             return compiled(schemas[0] if len(schemas) == 1 else {"allOf": list(schemas)}) if schemas else None
         if self._registry is None:
             from operations.schema.dialects.patterns import weakest_engine

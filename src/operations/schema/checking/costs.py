@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import chain
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from operations.schema.checking.secrets import target_of
-from operations.schema.dialects.traversal import BEYOND, UNEVALUATED, ReferenceCounts, count_references
+from operations.schema.dialects.traversal import APPLYING, BEYOND, UNEVALUATED, Definition, Nesting, nesting_of
 
 AFFORDABLE = 4096
 """Maximum visits of one path for the native engine; beyond it, evaluating step by step is as fast."""
@@ -26,14 +27,8 @@ _SINGLE = ("not", "if", "then", "else")
 _VERDICT_ONLY = ("anyOf", "oneOf", "not", "if")
 """Keywords for which an outline, or the native engine, only decides validity and lists no errors."""
 
+_OTHERS = ("additionalProperties", "items", "propertyNames", "contains", *UNEVALUATED)
 _Key = str | int
-_APPLYING = frozenset(
-    {
-        *(*_LISTS, *_SINGLE, *UNEVALUATED, "$ref", "dependentSchemas", "properties", "prefixItems"),
-        *("additionalProperties", "items", "patternProperties", "propertyNames", "contains"),
-    }
-)
-"""Keywords with sub-schemas or references, which add to the cost of the schema itself."""
 
 
 class _Visits:
@@ -102,7 +97,7 @@ class Costs:
         *,
         explained: bool = False,
         outlined: bool = False,
-        counts: Mapping[str, ReferenceCounts] | None = None,
+        definitions: Mapping[str, Definition] = MappingProxyType({}),
     ) -> None:
         self._document = document
         self._explained = explained
@@ -110,8 +105,9 @@ class Costs:
         self._known: dict[str, _Visits] = {}
         self._schemas: dict[int, int] = {}
         self._heights: dict[str, int] = {}
-        self._paths: dict[str, int] = {}
-        self._groups = list(_components(document, counts or {}))
+        self._limits: dict[str, int] = {}
+        self._definitions = definitions
+        self._groups = list(_components(document, definitions))
         for group in self._groups:
             self._measure(group)
 
@@ -128,8 +124,8 @@ class Costs:
     def affords(self, schema: Any) -> bool:
         """Whether the native engine may be called for any value of one schema of the document."""
         root = schema is self._document
-        height = self._heights["#"] if root else self._height(count_references(schema))
-        if root and self._paths["#"] <= AFFORDABLE:  # fast path: most schemas are small
+        height = self._heights["#"] if root else self._height(nesting_of(schema))
+        if root and self._limits["#"] <= AFFORDABLE:  # fast path: most schemas are small
             return height <= _MAX_HEIGHT
         return height <= _MAX_HEIGHT and self.of(schema) <= max(AFFORDABLE, len(self._schemas))
 
@@ -139,17 +135,46 @@ class Costs:
         self._estimate_all()
         return max(self._schemas.values(), default=0) <= max(EXPLAINABLE, len(self._schemas))
 
-    def _measure(self, group: dict[str, ReferenceCounts]) -> None:
-        """Find the nesting depth of definitions for the native engine; each definition of a cycle counts once."""
+    def _measure(self, group: dict[str, Nesting]) -> None:
+        """Find the nesting depth of definitions for the native engine, passing through each of a cycle once."""
         height = max(self._height(references) for references in group.values())
         if len(group) > 1:
             height += sum(references.depth for references in group.values()) // _CYCLE_SHARE
         self._heights.update(dict.fromkeys(group, height))
-        for pointer, references in group.items():
-            below = sum(times * self._paths.get(name, BEYOND) for name, times in references.times.items())
-            self._paths[pointer] = min(references.size + below, BEYOND)
+        for pointer in group:
+            self._limits[pointer] = self._limit(pointer)
 
-    def _height(self, references: ReferenceCounts) -> int:
+    def _limit(self, pointer: str) -> int:
+        """Return an upper limit of the visits of one path by a definition, high if it refers to itself."""
+        shared = self._definitions.get(pointer)
+        if shared is None:
+            return self._max_of(target_of(pointer, self._document))
+        if shared.max_visits is None:
+            shared.max_visits = self._max_of(shared.schema)
+        return shared.max_visits
+
+    def _max_of(self, schema: Any) -> int:
+        """Return an upper limit of the visits of one path, without telling apart which properties they are to."""
+        if not isinstance(schema, dict):
+            return 1
+        if APPLYING.isdisjoint(schema):  # fast path: a type and a description
+            return 1
+        in_place = self._limits.get(schema["$ref"], BEYOND) if "$ref" in schema else 0
+        for _, child in _in_place(schema):
+            in_place += self._max_of(child)
+        named = 1
+        for child in chain(schema.get("properties", {}).values(), schema.get("prefixItems", ())):
+            if isinstance(child, dict) and not APPLYING.isdisjoint(child):
+                named = max(named, self._max_of(child))
+        for keyword in _OTHERS:
+            if keyword in schema:
+                named += self._max_of(schema[keyword])
+        for child in schema.get("patternProperties", {}).values():
+            named += self._max_of(child)
+        again = 1 + sum(keyword in schema for keyword in UNEVALUATED)
+        return min(1 + again * in_place + named, BEYOND)
+
+    def _height(self, references: Nesting) -> int:
         return max(
             [references.depth, *(depth + self._heights.get(name, 0) for name, depth in references.targets.items())]
         )
@@ -158,8 +183,8 @@ class Costs:
         while self._groups:
             self._estimate(self._groups.pop(0))
 
-    def _estimate(self, group: dict[str, ReferenceCounts]) -> None:
-        """Estimate a group of definitions that refer to each other, or one definition that does not refer to itself."""
+    def _estimate(self, group: dict[str, Nesting]) -> None:
+        """Estimate definitions that refer to each other, or one that does not refer to itself."""
         cycle = frozenset(group)
         entries: set[str] = set()
         edge = 1
@@ -196,7 +221,7 @@ class Costs:
         visits = _Visits(estimate.own)
         if not isinstance(schema, dict):
             return visits
-        if _APPLYING.isdisjoint(schema):  # fast path: a type and a description
+        if APPLYING.isdisjoint(schema):  # fast path: a type and a description
             self._schemas[id(schema)] = estimate.own
             return visits
         again = 1 + sum(keyword in schema for keyword in UNEVALUATED)
@@ -248,16 +273,17 @@ def _in_place(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         yield "dependentSchemas", child
 
 
-def _components(document: Any, counts: Mapping[str, ReferenceCounts]) -> Iterator[dict[str, ReferenceCounts]]:
+def _components(document: Any, definitions: Mapping[str, Definition]) -> Iterator[dict[str, Nesting]]:
     """Yield groups of definitions that refer to each other, dependencies first (Tarjan's algorithm)."""
-    reached_definitions: dict[str, ReferenceCounts] = {}
+    reached_definitions: dict[str, Nesting] = {}
     order: dict[str, int] = {}
     low: dict[str, int] = {}
     opened: dict[str, None] = {}
     walk: list[tuple[str, Iterator[str]]] = []
 
     def enter(pointer: str) -> None:
-        found = counts.get(pointer) or count_references(target_of(pointer, document))
+        shared = definitions.get(pointer)
+        found = nesting_of(target_of(pointer, document)) if shared is None else shared.nesting
         reached_definitions[pointer] = found
         order[pointer] = low[pointer] = len(order)
         opened[pointer] = None

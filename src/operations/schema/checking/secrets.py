@@ -229,9 +229,6 @@ class Holders:
             elif isinstance(node, list):
                 pending += [(item, parent) for item in node if isinstance(item, (dict, list))]
 
-    def __contains__(self, schema: object) -> bool:
-        return id(schema) in self._holders
-
     def reaching(self, predicate: Callable[[dict[str, Any]], bool]) -> set[int]:
         """Return the id() of the objects for which `predicate` holds, or which contain or refer to one."""
         found = [id(node) for node in self._objects if predicate(node)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from operations.schema.dialects.keywords import ASSERTING, ASSERTIONS, SCHEMA, SCHEMA_LISTS, SCHEMA_MAPS
@@ -13,6 +14,8 @@ _POINTER = "#/$defs/"
 BEYOND: Final = 1 << 40
 """A number of visits above every limit."""
 UNEVALUATED: Final = ("unevaluatedProperties", "unevaluatedItems")
+APPLYING: Final = (SCHEMA - {"contentSchema"}) | SCHEMA_LISTS | SCHEMA_MAPS | {"$ref"}
+"""Keywords with sub-schemas or references that apply to a value."""
 _UNEVALUATED_DEPTH = 7
 _UNWALKED = ("$defs", "enum", "const", "default", "examples")
 _LEAVES: Final = ASSERTIONS.keys() | {"$ref"}
@@ -63,32 +66,25 @@ def parts_of(schema: Mapping[str, Any]) -> Iterator[Any]:
     yield from schema.get("allOf", ())
 
 
-class ReferenceCounts(NamedTuple):
-    """References of a definition with their depth and number; its own depth, and its number of objects."""
+class Nesting(NamedTuple):
+    """The references of a definition with their depth, and its own depth."""
 
     targets: dict[str, int]
-    times: dict[str, int]
     depth: int
-    size: int
 
 
-def count_references(schema: Any) -> ReferenceCounts:
-    """Return the references of a converted schema, except those of its own definitions."""
+def nesting_of(schema: Any) -> Nesting:
+    """Return the references of a converted schema, except those of its own definitions, and its depth."""
     targets: dict[str, int] = {}
-    times: dict[str, int] = {}
-    deepest = size = 0
+    deepest = 0
     pending = [(schema, 1)] if isinstance(schema, (dict, list)) else []
     while pending:
         node, depth = pending.pop()
         if isinstance(node, dict):
             deepest = max(deepest, depth)
-            # Unevaluated parts are found by visiting everything again, so counting objects is not sufficient.
-            unevaluated = any(key in node for key in UNEVALUATED)
-            size += BEYOND if unevaluated else 1
             if isinstance(node.get("$ref"), str):
-                times[node["$ref"]] = times.get(node["$ref"], 0) + 1
                 targets[node["$ref"]] = max(targets.get(node["$ref"], 0), depth)
-            below = depth + (_UNEVALUATED_DEPTH if unevaluated else 1)
+            below = depth + (_UNEVALUATED_DEPTH if any(key in node for key in UNEVALUATED) else 1)
             pending += [
                 (value, below)
                 for key, value in node.items()
@@ -96,7 +92,7 @@ def count_references(schema: Any) -> ReferenceCounts:
             ]
         else:
             pending += [(item, depth) for item in node if isinstance(item, (dict, list))]
-    return ReferenceCounts(targets, times, deepest, size)
+    return Nesting(targets, deepest)
 
 
 class NativeForm(NamedTuple):
@@ -109,11 +105,24 @@ class NativeForm(NamedTuple):
     """Whether items are compared with each other."""
 
 
-def native_form(document: Any) -> NativeForm:
-    """Return the assertions of a converted document, at the same pointers, found in one walk.
+def native_form(document: Any, definitions: Mapping[str, Definition] = MappingProxyType({})) -> NativeForm:
+    """Return the assertions of a converted document, at the same pointers.
 
-    Without this, the native engine would take twice as long, to read annotations as well.
+    Annotations would take the native engine as long to read as everything else. `definitions` are those of the
+    document by pointer, if other documents share them.
     """
+    if not definitions or not isinstance(document, dict):
+        return _native_form(document)
+    root = _native_form({key: value for key, value in document.items() if key != "$defs"})
+    forms = {pointer[len(_POINTER) :]: definition.native for pointer, definition in definitions.items()}
+    patterns = [*root.patterns, *(pattern for form in forms.values() for pattern in form.patterns)]
+    schema = {**root.schema, "$defs": {name: form.schema for name, form in forms.items()}}
+    compares = root.compares_items or any(form.compares_items for form in forms.values())
+    return NativeForm(schema, tuple(patterns), compares)
+
+
+def _native_form(document: Any) -> NativeForm:
+    """Return the assertions of a document, found in one walk."""
     patterns: list[str] = []
     compares: list[bool] = []
 
@@ -140,22 +149,23 @@ def native_form(document: Any) -> NativeForm:
     return NativeForm(schema, tuple(patterns), any(compares))
 
 
-def joined_form(root: NativeForm, definitions: Mapping[str, NativeForm]) -> NativeForm:
-    """Return the native form of a document, joined from the native forms of its own keywords and of its definitions."""
-    forms = definitions.values()
-    patterns = [*root.patterns, *(pattern for form in forms for pattern in form.patterns)]
-    schema = {**root.schema, "$defs": {name: form.schema for name, form in definitions.items()}}
-    return NativeForm(schema, tuple(patterns), root.compares_items or any(form.compares_items for form in forms))
-
-
 class Definition:
-    """A converted component of a document. It is not changed after a schema refers to it."""
+    """A definition that documents may share, and what is derived from it. Nothing changes it once a schema has it."""
 
-    def __init__(self, schema: Any, targets: frozenset[str], exact: bool) -> None:
+    def __init__(self, schema: Any, targets: frozenset[str] | None = None, exact: bool = True) -> None:
         self.schema = schema
-        self.targets = targets
-        """Pointers of the definitions that it refers to."""
+        if targets is not None:
+            self.targets = targets
         self.exact = exact
+        self.forms: dict[str, Definition] = {}
+        """Its closed forms by kind, written by the first schema that needs them."""
+        self.max_visits: int | None = None
+        """The limit of its cost, found by the first estimate that needs it."""
+
+    @cached_property
+    def targets(self) -> frozenset[str]:
+        """Pointers of the definitions that it refers to."""
+        return frozenset(self.nesting.targets)
 
     @cached_property
     def native(self) -> NativeForm:
@@ -163,6 +173,17 @@ class Definition:
         return native_form(self.schema)
 
     @cached_property
-    def counts(self) -> ReferenceCounts:
-        """Its references, for the estimate of costs."""
-        return count_references(self.schema)
+    def nesting(self) -> Nesting:
+        """Its references and its depth, for the estimate of costs."""
+        return nesting_of(self.schema)
+
+    @cached_property
+    def keywords(self) -> frozenset[str]:
+        """The keywords of all its schemas."""
+        return frozenset().union(*schemas_in(self.schema, ())) if isinstance(self.schema, dict) else frozenset()
+
+
+def definitions_of(document: Any) -> dict[str, Definition]:
+    """Return the document itself and its definitions, by pointer."""
+    named = document.get("$defs", {}) if isinstance(document, dict) else {}
+    return {"#": Definition(document), **{f"{_POINTER}{name}": Definition(schema) for name, schema in named.items()}}
