@@ -147,7 +147,11 @@ def finish(operation: Operation[Any], policy: Policy, result: Any, mismatches: M
     envelope = detect_envelope(result) if may_be else None
     data = result if envelope is None else envelope.data
     if operation.dump is not None and (operation.dump is not jsonable or type(data) not in PLAIN):
-        data = _to_json(operation, data)
+        try:
+            data = operation.dump(data)
+        except CallError as error:
+            message = f"{operation.id}: cannot convert the result to JSON: {error.message}"
+            raise CallError(ErrorCode.EXECUTION_ERROR, message, error.details) from error
     schema = operation.spec.output_schema
     if not schema.is_unknown and (envelope is None or (operation.schema_applies or has_described_data)(envelope)):
         given = data
@@ -180,15 +184,6 @@ def check_declared_error(operation: Operation[Any], error: CallError, mismatches
     schema = operation.spec.error_schemas.get(str(error.code))
     if schema is not None:
         mismatches.report(f"{operation.id} ({error.code} details)", schema.errors(error.details))
-
-
-def _to_json(operation: Operation[Any], data: Any) -> Any:
-    assert operation.dump is not None
-    try:
-        return operation.dump(data)
-    except CallError as error:
-        message = f"{operation.id}: cannot convert the result to JSON: {error.message}"
-        raise CallError(ErrorCode.EXECUTION_ERROR, message, error.details) from error
 
 
 def _report(operation: Operation[Any], policy: Policy, problems: Sequence[Problem], mismatches: Mismatches) -> None:

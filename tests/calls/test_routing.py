@@ -11,11 +11,13 @@ import msgspec
 import pytest
 
 from operations import AccessControl, Identity, OperationContext, OperationRegistry, operation
-from operations.calls import CallHandler
+from operations.calls import CallHandler, PendingRequestMap
 from operations.calls.codec import CODECS, MSGPACK, codec_of
 from operations.calls.hub import Hub
-from operations.calls.hub.session import HubSession
+from operations.calls.hub.route_observer import RouteObserver
+from operations.calls.hub.session import HubSession, RoutedCall
 from operations.calls.hub.spoke import Spoke
+from operations.errors import CallError
 from operations.identity import Principal, StaticTokens
 from operations.pubsub import Arrival, Receive, Stop, Transport, Undelivered
 from operations.testing import stub_operation
@@ -210,3 +212,38 @@ async def test_forwarded_requests_differ_only_in_id_identity_and_grant() -> None
     assert re.fullmatch("c-[0-9a-f]{32}", sent["id"])
     assert re.fullmatch("[0-9a-f]{33}", sent["grant"])
     await desk.handler.close()
+
+
+class Watcher(RouteObserver):
+    """Notes what a hub reports."""
+
+    def __init__(self) -> None:
+        self.noted: list[tuple[str, str]] = []
+
+    def ended(self, call: RoutedCall, code: str) -> None:
+        self.noted.append((call.operation_id, code))
+
+    def refused(self, session: HubSession, request_id: str, operation_id: str, code: str) -> None:
+        self.noted.append((operation_id, code))
+
+
+async def test_every_observer_of_a_hub_is_notified_of_the_end_of_each_call() -> None:
+    hub = Hub(StaticTokens({}))
+    watchers = Watcher(), Watcher()
+    hub.router.observers = watchers
+    handler = CallHandler(OperationRegistry([look, secret, count]), hub.transport())
+    pending = PendingRequestMap(Joined(hub, "c"))
+    await pending.call("hub.look")
+    with pytest.raises(CallError):
+        await pending.call("hub.secret")
+    with pytest.raises(CallError):
+        await pending.call("hub.unknown")
+    assert [item.data async for item in pending.subscribe("hub.count")] == [0, 1, 2]
+    for watcher in watchers:
+        assert watcher.noted == [
+            ("hub.look", "ok"),
+            ("hub.secret", "ACCESS_DENIED"),
+            ("hub.unknown", "OPERATION_NOT_FOUND"),
+            ("hub.count", "ok"),
+        ]
+    await handler.close()

@@ -21,7 +21,7 @@ from operations import (
 from operations.calls import CallHandler, PendingRequestMap
 from operations.calls.hub import Hub
 from operations.calls.hub.spoke import Spoke
-from operations.dispatch.backpressure import Backpressure
+from operations.dispatch.queueing import Backpressure
 from operations.identity import Principal, StaticTokens
 from operations.pubsub.protocols import CONGESTED_BYTES, MOST_UNSENT
 from operations.spec import Operation

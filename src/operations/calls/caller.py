@@ -41,6 +41,7 @@ from operations.telemetry import tracing
 from operations.telemetry.counters import Counters
 
 _LONGEST_TIMEOUT = 10.0 * 365 * 86_400
+_IDS_PER_BLOCK = 256
 DEFAULT_TIMEOUT = 30.0
 """Time limit in seconds of a call without a deadline."""
 
@@ -219,8 +220,8 @@ class PendingRequestMap:
     def _send_call(self, request: RequestPayload, pending: PendingCall) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
         if pending.grant is not None or pending.as_worker:
             self._use_grant(request, pending.grant, pending.as_worker)
-        # A stored request may run without its caller.
-        request.progress = pending.progress is not None and not pending.is_stored
+        if pending.progress is not None and not pending.is_stored:  # a stored request may run without its caller
+            request.progress = True
         if tracing.SDK in tracing.modules and tracing.is_active():
             return self._call_traced(request, pending)
         target = None if self._in_process is None or pending.is_stored else self._target(request.operation_id)
@@ -386,19 +387,20 @@ class PendingRequestMap:
         """
         capabilities = self._transport.capabilities
         codec = self._chosen or CODECS[capabilities.codec]
-        operation_id, claimed = request.operation_id, NULL
-        if request.identity is not None:
-            if not capabilities.claims_identity:
-                raise CallError(ErrorCode.VALIDATION_ERROR, _UNCLAIMABLE, {"executed": "no"})
-            if capabilities.identity == "hub":
+        endpoint, operation_id = self._endpoint, request.operation_id
+        claimed, token, deadline = NULL, None, None
+        if request.identity is not None and not capabilities.claims_identity:
+            raise CallError(ErrorCode.VALIDATION_ERROR, _UNCLAIMABLE, {"executed": "no"})
+        if endpoint.via_hub:
+            deadline = request.deadline
+            if request.identity is not None:
                 claimed, request.identity = codec.write_identity(request.identity), None
-        request.request_id = request_id = random_id(self._endpoint.peer)
+            if grant is not None and grant.origin is endpoint:
+                token = grant.token or None
+        request.request_id = request_id = random_id(endpoint.peer)
         request.sent_at = int(now * 1000)
-        event = CallRequested(VERSION, request_id, operation_id, request, claimed, stream, request.parent_request_id)
-        if capabilities.identity == "hub":
-            event.deadline, event.as_worker = request.deadline, as_worker
-            if grant is not None and grant.origin is self._endpoint:
-                event.grant = grant.token or None
+        parent, own = request.parent_request_id, as_worker and endpoint.via_hub
+        event = CallRequested(VERSION, request_id, operation_id, request, claimed, stream, parent, token, deadline, own)
         try:
             if request.metadata is not None:
                 # The same values in every format: those that JSON has.
@@ -441,9 +443,20 @@ async def _rebuild(
     return operation.rebuild(await call)
 
 
+_unused: list[str] = []
+"""Random numbers for the next request ids; one system call for each id would cost more than its call's encoding."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unused.clear)
+
+
 def random_id(peer: str) -> str:
     """Return an unguessable request id; its first part is the peer that the response goes to."""
-    return f"{peer}-{os.urandom(16).hex()}"
+    while True:  # another thread may take the last number of a new block
+        try:
+            return f"{peer}-{_unused.pop()}"
+        except IndexError:
+            block = os.urandom(16 * _IDS_PER_BLOCK).hex()
+            _unused.extend([block[start : start + 32] for start in range(0, len(block), 32)])
 
 
 def _refused(operation_id: str, reason: str, text: str) -> CallError:

@@ -82,7 +82,8 @@ class PendingCall(msgspec.Struct, eq=False):
             raise
         finally:
             del endpoint.pending[request_id]
-            endpoint.progress.pop(request_id, None)
+            if self.progress is not None:
+                del endpoint.progress[request_id]
             endpoint.ended.newer[request_id] = is_answered
             if len(endpoint.ended.newer) >= endpoint.ended.minimum:
                 endpoint.ended.rotate()

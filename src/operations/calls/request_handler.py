@@ -177,8 +177,8 @@ class RequestHandler:
         payload = event.payload
         if self._exposure is not None and not self._exposure.serves(event.to):
             raise unknown_operation(event.to, ())
-        if event.deadline is not None:  # the hub may have set an earlier deadline
-            payload.deadline = min(event.deadline, event.deadline if payload.deadline is None else payload.deadline)
+        if event.deadline is not None and (payload.deadline is None or event.deadline < payload.deadline):
+            payload.deadline = event.deadline  # the hub may have set an earlier deadline
         input: Any = payload.input
         if type(input) is msgspec.Raw and memoryview(input).nbytes <= LARGE_MESSAGE:
             input = codec.read(input)

@@ -16,9 +16,8 @@ from typing import Any, Protocol
 from operations.access import access_error, check_access
 from operations.context import Client, Grant, OperationContext, Progress, current_grant, new_request_id
 from operations.deadlines import Bucket, Deadline, StreamDeadline, now_ms
-from operations.dispatch.backpressure import Backpressure
 from operations.dispatch.nested_calls import DispatchRegistry, NestedCalls, RemoteCalls
-from operations.dispatch.queueing import Slots, SlotWaiter, Tasks
+from operations.dispatch.queueing import Backpressure, Slots, SlotWaiter, Tasks
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
 from operations.failures import Executed, aborted, mark_executed, timed_out, translate, unavailable

@@ -24,7 +24,6 @@ BATCH_BYTES = 128 << 10
 """The largest batch of messages in one frame, by default."""
 LARGE_MESSAGE = 256 << 10
 """A server handles one message above this size in each iteration of the event loop, for all peers together."""
-HEARTBEAT_SECONDS = 2.0
 CLOSE_SECONDS = 1.0
 """How long a peer may take to close a connection before it is aborted."""
 TURN_MESSAGES = 64

@@ -18,6 +18,8 @@ Stop = Callable[[], None]
 """Ends a listener or a watch; calling it again does nothing."""
 Part = TypeVar("Part")
 """An optional Protocol."""
+HEARTBEAT_SECONDS = 2.0
+"""Default for the seconds between heartbeats, on every transport."""
 
 
 class DeliveryRefused(str):
@@ -72,7 +74,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """Whether messages can be stored now: there is a `Stores` part, and its server supports it."""
     codec: Literal["json", "msgpack"] = "json"
     """The default format of requests: MessagePack if the other side supports it."""
-    heartbeat: float = 2.0
+    heartbeat: float = HEARTBEAT_SECONDS
     """Seconds between heartbeats of workers; the same number for all peers of a bus."""
     bus: str = ""
     """The kind of the bus and the prefix of its names; a signed request is valid on no other bus."""

@@ -10,7 +10,6 @@ import picows
 
 from operations.errors import CallError
 from operations.pubsub.link import (
-    HEARTBEAT_SECONDS,
     MAX_PAYLOAD,
     PROTOCOL,
     PROTOCOLS_HEADER,
@@ -20,6 +19,7 @@ from operations.pubsub.link import (
     refusal_status,
     split_protocols,
 )
+from operations.pubsub.protocols import HEARTBEAT_SECONDS
 from operations.pubsub.websocket import WebSocketLink, settings
 
 

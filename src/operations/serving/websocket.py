@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from time import perf_counter
+
 from operations.calls.hub import Hub
 from operations.calls.hub.asgi import ASGIHub
-from operations.calls.hub.session import HubSession
+from operations.calls.hub.route_observer import RouteObserver
+from operations.calls.hub.session import HubSession, RoutedCall
 from operations.calls.worker import CallHandler
 from operations.context import Identity
 from operations.dispatch import Dispatcher
@@ -20,7 +23,7 @@ from operations.serving.refusals import public_error
 from operations.telemetry.metrics import Measurable
 
 
-class WebSocketEndpoint:
+class WebSocketEndpoint(RouteObserver):
     """A hub with the exposed operations. The application authenticates its peers.
 
     With a `hub`, its spokes connect here, and no operations are added to it.
@@ -35,7 +38,7 @@ class WebSocketEndpoint:
         """The callers of open connections, by the name of their session."""
         self._hub = hub or Hub(_NoTokens(), max_payload=limits.body_bytes)
         self._handler: CallHandler | None = None
-        self._hub.router.audit = self._record
+        self._hub.router.observers += (self,)
         if hub is None:
             self._handler = CallHandler(
                 exposure.registry,
@@ -85,6 +88,15 @@ class WebSocketEndpoint:
         """Close every connection; peers may reconnect. A hub that was passed in stays open: its owner closes it."""
         if self._handler is not None:
             await self._hub.close()
+
+    def ended(self, call: RoutedCall, code: str) -> None:
+        """Write the audit record of a call."""
+        self._record(call.caller, call.operation_id, call.caller_id, code, call.began)
+
+    def refused(self, session: HubSession, request_id: str, operation_id: str, code: str) -> None:
+        """Write the audit record of a refused call of a registered operation."""
+        if operation_id in self._hub.router.operations:
+            self._record(session, operation_id, request_id, code, perf_counter())
 
     def _record(self, session: HubSession, operation_id: str, request_id: str, code: str, began: float) -> None:
         caller = self._callers.get(session.name)

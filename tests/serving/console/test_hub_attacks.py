@@ -170,11 +170,14 @@ async def test_the_trace_of_another_shows_an_intruder_only_its_own_calls(field: 
     assert [each["operationId"] for each in theirs] == ["a.gold", "b.look"]
 
 
+def _recorder(hub: Hub) -> HubRecorder:
+    return next(each for each in hub.router.observers if isinstance(each, HubRecorder))
+
+
 async def _send_with_ids(field: Field, token: str, ids: list[str]) -> None:
     """Send requests with chosen ids, and wait until the hub has refused them all."""
     refused = asyncio.Event()
-    assert isinstance(field.hub.router.observer, HubRecorder)
-    recorder, counted = field.hub.router.observer, 0
+    recorder, counted = _recorder(field.hub), 0
     note = recorder.refused
 
     def count(session: HubSession, request_id: str, operation_id: str, code: str) -> None:
@@ -280,8 +283,7 @@ async def test_a_real_server_refuses_broken_requests_and_serves_on(field: Field)
 
 
 async def test_a_spoke_that_comes_and_goes_displaces_no_other(field: Field) -> None:
-    assert isinstance(field.hub.router.observer, HubRecorder)
-    recorder = field.hub.router.observer
+    recorder = _recorder(field.hub)
     before = {each.name for each in recorder.states()}
     known = recorder._spokes[next(iter(recorder._spokes))]
     for number in range(3_000):

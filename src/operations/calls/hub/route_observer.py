@@ -1,8 +1,6 @@
-"""RouteObserver: the interface that a hub notifies of routed calls, and readers of two payload fields."""
+"""RouteObserver: is notified of the calls that a hub routes; and readers of two payload fields."""
 
 from __future__ import annotations
-
-from typing import Protocol
 
 import msgspec
 
@@ -44,10 +42,12 @@ _READ_CODED = {
 }
 
 
-class RouteObserver(Protocol):
-    """Is notified of the calls that a hub routes, and of sessions that end."""
+class RouteObserver:
+    """Is notified of the calls that a hub routes, and of sessions that end. A subclass overrides what it needs."""
 
-    def began(self, call: RoutedCall, identity: Identity | None, parent: str | None, trace_parent: str | None) -> None:
+    def began(
+        self, call: RoutedCall, identity: Identity | None, parent: str | None, header: EventHeader, codec: Codec
+    ) -> None:
         """Note a call that was sent to a worker; `parent` is the request that it is nested in, by the caller's id."""
 
     def item(self, call: RoutedCall) -> None:
@@ -57,7 +57,7 @@ class RouteObserver(Protocol):
         """Note how a call ended: `ok`, or the code of its error."""
 
     def refused(self, session: HubSession, request_id: str, operation_id: str, code: str) -> None:
-        """Note a refused request of a spoke."""
+        """Note a refused request; `operation_id` may be unknown."""
 
     def left(self, session: HubSession, reason: str) -> None:
         """Note a session that is removed."""

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
 from hashlib import blake2b
 from time import perf_counter
 from weakref import WeakValueDictionary
@@ -15,7 +14,7 @@ from operations.access import access_error, check_access
 from operations.calls.codec import CODEC_OF, JSON, UNREADABLE, Codec, codec_of, error_event
 from operations.calls.events import NULL, VERSION, AbortPayload, CallAborted, EventHeader
 from operations.calls.hub.directory import CallableOperation, HubDirectory
-from operations.calls.hub.route_observer import RouteObserver, parent_of, read_code, read_trace
+from operations.calls.hub.route_observer import RouteObserver, parent_of, read_code
 from operations.calls.hub.session import CallerQueue, HubSession, RoutedCall, convert, request_size
 from operations.context import Grant, Identity
 from operations.errors import CallError, ErrorCode
@@ -51,10 +50,6 @@ _EXPIRY_SECONDS = 2
 CALLS_PER_CALLER = 4_096
 
 
-Audit = Callable[[HubSession, str, str, str, float], None]
-"""Called with the caller's session, the operation id, the caller's request id, `OK` or an error code, and the start."""
-
-
 class Router:
     """Routes events by their header; only the two sessions of a call can affect it.
 
@@ -72,8 +67,7 @@ class Router:
         )
         self.directory = HubDirectory(self.sessions, self.counters)
         self.operations = self.directory.operations
-        self.audit: Audit | None = None
-        """Called for each call of a registered operation that ended or was refused."""
+        self.observers: tuple[RouteObserver, ...] = ()
         self._closing_seconds = closing_seconds
         self._calls_per_caller = calls_per_caller
         self._queues: WeakValueDictionary[str, CallerQueue] = WeakValueDictionary()
@@ -85,7 +79,6 @@ class Router:
         self._expiring: dict[int, set[RoutedCall]] = {}
         """Calls by the second in which they expire."""
         self._expiry: asyncio.TimerHandle | None = None
-        self.observer: RouteObserver | None = None
 
     def join(self, session: HubSession) -> None:
         """Add a session whose handshake is complete."""
@@ -99,8 +92,8 @@ class Router:
             return
         del self.sessions[session.name]
         self.directory.leave(session)
-        if self.observer is not None:
-            self.observer.left(session, reason)
+        for observer in self.observers:
+            observer.left(session, reason)
         session.grants.clear()
         for request_id, queue in list(session.queued.items()):
             queue.remove(session, request_id)
@@ -209,7 +202,7 @@ class Router:
         """Send a request to its worker, with the identity of its caller and a grant."""
         caller_id = header.id
         operation = self.operations.get(header.to)
-        parent = None if self.observer is None else parent_of(session, header)
+        parent = parent_of(session, header) if self.observers else None
         try:
             if operation is None:
                 raise self.directory.explain_missing(header.to)
@@ -225,14 +218,11 @@ class Router:
                 if not decision.allowed:
                     raise access_error(announced.operation_id, decision, identity)
             call = self._send_to_worker(session, header, codec, operation, identity)
-            if self.observer is not None:
-                traced = None if parent is not None else read_trace(header, codec)
-                self.observer.began(call, identity, parent, traced)
+            for observer in self.observers:
+                observer.began(call, identity, parent, header, codec)
         except CallError as error:
-            if self.audit is not None and operation is not None:
-                self.audit(session, header.to, caller_id, str(error.code), perf_counter())
-            if self.observer is not None and not session.trusted:
-                self.observer.refused(session, caller_id, header.to, str(error.code))
+            for observer in self.observers:
+                observer.refused(session, caller_id, header.to, str(error.code))
             self._refuse(session, caller_id, error, codec)
 
     def _identify(self, session: HubSession, header: EventHeader, codec: Codec) -> Identity | None:
@@ -300,7 +290,7 @@ class Router:
         call = RoutedCall(request_id, caller_id, header.to, session, worker, queue, grant, header.stream)
         session.calls[caller_id] = worker.running[request_id] = call
         queue.calls += 1
-        if self.audit is not None:
+        if self.observers:
             call.began = perf_counter()
         worker.grants.held[token] = grant
         if deadline is not None:
@@ -347,10 +337,10 @@ class Router:
             self._fail(call, too_large(call.operation_id, "response", len(message), caller.max_payload, "yes"))
             return
         if is_last:
-            is_watched = self.observer is not None or self.audit is not None
-            self._end(call, answered=True, code=read_code(header, codec) if is_watched else "ok")
-        elif self.observer is not None and kind == "call.responded":
-            self.observer.item(call)
+            self._end(call, answered=True, code=read_code(header, codec) if self.observers else "ok")
+        elif kind == "call.responded":
+            for observer in self.observers:
+                observer.item(call)
         caller.deliver(message)
 
     def _note_unexpected(self, session: HubSession, request_id: str) -> None:
@@ -417,8 +407,8 @@ class Router:
         if call.has_ended:
             return False
         call.has_ended = True
-        if self.observer is not None:
-            self.observer.ended(call, code)
+        for observer in self.observers:
+            observer.ended(call, code)
         caller, worker = call.caller, call.worker
         caller.calls.pop(call.caller_id, None)
         worker.running.pop(call.id, None)
@@ -438,8 +428,6 @@ class Router:
                     del self._expiring[call.expires]
         if not answered:
             self._ended[call.id] = None
-        if self.audit is not None:
-            self.audit(caller, call.operation_id, call.caller_id, code, call.began)
         return True
 
     def _add_expiry(self, second: int) -> None:

@@ -23,8 +23,8 @@ from operations.identity.grants import CLOSING_SECONDS
 from operations.identity.tokens import Authenticator, Principal
 from operations.pubsub import Capabilities, Receive, Stop, Undelivered
 from operations.pubsub.limits import check_counts, check_seconds
-from operations.pubsub.link import HEARTBEAT_SECONDS, MAX_PAYLOAD, SLOW_READER, Callbacks, LargeMessages, Listener, Turn
-from operations.pubsub.protocols import Part
+from operations.pubsub.link import MAX_PAYLOAD, SLOW_READER, Callbacks, LargeMessages, Listener, Turn
+from operations.pubsub.protocols import HEARTBEAT_SECONDS, Part
 from operations.telemetry.counters import Counters
 from operations.telemetry.metrics import Measure
 

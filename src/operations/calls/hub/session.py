@@ -176,7 +176,7 @@ class RoutedCall(msgspec.Struct, eq=False):
     """The epoch second in which the hub ends the call at the latest; None without a deadline."""
     has_ended: bool = False
     began: float = 0.0
-    """Time of `perf_counter` at which it was forwarded, if calls are audited."""
+    """Time of `perf_counter` at which it was forwarded, if the hub has observers."""
     interim: int = 0
     """Number of interim responses in the second that began at `interim_since`."""
     interim_since: float = 0.0

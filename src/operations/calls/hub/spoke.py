@@ -18,8 +18,8 @@ from operations.calls.hub.listeners import NO_ADDRESS, HubListeners
 from operations.errors import CallError, ErrorCode
 from operations.pubsub import Capabilities, Receive, Stop, Undelivered
 from operations.pubsub.limits import check_counts, check_seconds
-from operations.pubsub.link import BATCH_BYTES, HEARTBEAT_SECONDS, MAX_PAYLOAD, Link
-from operations.pubsub.protocols import CONGESTED_BYTES, MOST_UNSENT, TOO_SLOW
+from operations.pubsub.link import BATCH_BYTES, MAX_PAYLOAD, Link
+from operations.pubsub.protocols import CONGESTED_BYTES, HEARTBEAT_SECONDS, MOST_UNSENT, TOO_SLOW
 from operations.pubsub.reconnect import ReconnectingTransport
 from operations.pubsub.urls import hosts_and_ports
 from operations.pubsub.websocket import WebSocketLink

@@ -24,6 +24,7 @@ from operations.pubsub.nats.servers import NatsServer, NatsSettings, ServerPool,
 from operations.pubsub.nats.subjects import Arrivals, Subjects
 from operations.pubsub.nats.wire import NatsMessage, ReceiveData, ReceiveMessage, ServerInfo, subscribe, unsubscribe
 from operations.pubsub.protocols import (
+    HEARTBEAT_SECONDS,
     MOST_UNSENT,
     TOO_SLOW,
     WRITTEN_NOW,
@@ -44,7 +45,6 @@ from operations.pubsub.protocols import (
 from operations.pubsub.reconnect import ReconnectingTransport
 
 _log = logging.getLogger("operations")
-HEARTBEAT_SECONDS = 2.0
 _MOST_ADDRESSES = 8_192
 _MOST_KEPT = 4 << 20
 _NO_RESPONDERS = 503

@@ -17,6 +17,7 @@ from operations.errors import CallError
 from operations.pubsub.framing import BatchSizing, batches, join, shares, split
 from operations.pubsub.limits import check_counts, check_name, check_seconds
 from operations.pubsub.protocols import (
+    HEARTBEAT_SECONDS,
     MOST_UNSENT,
     TOO_SLOW,
     WRITTEN_NOW,
@@ -45,7 +46,6 @@ from operations.pubsub.redis.request_queues import PUSH, QUEUE_MILLISECONDS, Req
 from operations.pubsub.redis.topology import TopologyFinder
 
 _log = logging.getLogger("operations")
-HEARTBEAT_SECONDS = 2.0
 MAX_PAYLOAD = 16 << 20
 """The largest message by default; Redis disconnects a listener with more than 32 MB of unread messages."""
 _BATCH_BYTES = 128 << 10

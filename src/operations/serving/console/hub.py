@@ -7,7 +7,10 @@ from collections.abc import Iterable
 
 import msgspec
 
+from operations.calls.codec import Codec
+from operations.calls.events import EventHeader
 from operations.calls.hub import Hub
+from operations.calls.hub.route_observer import RouteObserver, read_trace
 from operations.calls.hub.session import HubSession, RoutedCall
 from operations.context import Identity
 from operations.serving.console.workers import MOST_SLOTS, State, WorkerState
@@ -31,7 +34,7 @@ class _KnownSpoke(msgspec.Struct, eq=False):
     reason: str | None = None
 
 
-class HubRecorder:
+class HubRecorder(RouteObserver):
     """Records the calls that a hub routes: caller, operation, worker, times and outcome; never inputs or results."""
 
     def __init__(self, hub: Hub, records: CallRecords) -> None:
@@ -47,18 +50,21 @@ class HubRecorder:
         self._spokes: dict[str, _KnownSpoke] = {}
         """The spokes by the name of their peer."""
         self._names: dict[str, int] = {}
-        hub.router.observer = self
+        hub.router.observers += (self,)
 
     def close(self) -> None:
         """Stop recording."""
-        if self._hub.router.observer is self:
-            self._hub.router.observer = None
+        router = self._hub.router
+        router.observers = tuple(observer for observer in router.observers if observer is not self)
 
-    def began(self, call: RoutedCall, identity: Identity | None, parent: str | None, trace_parent: str | None) -> None:
+    def began(
+        self, call: RoutedCall, identity: Identity | None, parent: str | None, header: EventHeader, codec: Codec
+    ) -> None:
         """Record a call that was sent to a worker.
 
         A call of this process already has a record, which gets the worker's name.
         """
+        trace_parent = read_trace(header, codec) if parent is None else None
         above = None if parent is None else self._own_calls.get(parent) or self._records.get(parent)
         if above is not None:
             if call.caller.trusted and above.outcome is None and above.operation_id == call.operation_id:
@@ -121,7 +127,9 @@ class HubRecorder:
         self._free_slot(call)
 
     def refused(self, session: HubSession, request_id: str, operation_id: str, code: str) -> None:
-        """Record a refused request of a spoke."""
+        """Record a refused request of a spoke; those of this process have records."""
+        if session.trusted:
+            return
         caller = caller_name(session.principal.identity)
         record = self._records.add(request_id, operation_id, "routed", caller=caller, protocol="ws")
         if record is not None:
