@@ -77,7 +77,7 @@ class OperationRegistry(OperationCatalogue):
         self.output_policy: Policy = require_policy(output_policy)
         self.mismatches = Mismatches()
         self.mismatches.normalised = self._report_normalised
-        self.interceptors = require_instances(interceptors)
+        self.interceptors = require_instances(interceptors) if interceptors else ()
         """Interceptors around every call, the first outermost; the method `applies`, if any, selects operations."""
         self.observers = tuple(observers)
         """Observers of every call, outside the interceptors; OpenTelemetry's is added if its SDK is set up."""

@@ -86,6 +86,8 @@ class WebSocketEndpoint(RouteObserver):
 
     async def close(self) -> None:
         """Close every connection; peers may reconnect. A hub that was passed in stays open: its owner closes it."""
+        router = self._hub.router
+        router.observers = tuple(observer for observer in router.observers if observer is not self)
         if self._handler is not None:
             await self._hub.close()
 
