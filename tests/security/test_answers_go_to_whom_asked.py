@@ -6,10 +6,7 @@ import asyncio
 import itertools
 import os
 import re
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -157,28 +154,3 @@ async def test_request_ids_cannot_be_guessed() -> None:
     ids = {random_id("ada").removeprefix("ada-") for _ in range(1_000)}
     assert len(ids) == len({found[:16] for found in ids}) == len({found[16:] for found in ids}) == 1_000
     assert all(re.fullmatch("[0-9a-f]{32}", found) for found in ids)
-
-
-FORKED = """
-import os
-from operations.calls.caller import random_id
-
-random_id("ada")
-reader, writer = os.pipe()
-if not os.fork():
-    os.write(writer, random_id("ada").encode())
-    os._exit(0)
-os.wait()
-print(random_id("ada"), os.read(reader, 100).decode())
-"""
-
-
-def test_a_forked_process_does_not_repeat_the_request_ids_of_its_parent() -> None:
-    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, check=False, timeout=60)
-    assert len(set(done.stdout.split())) == 2, (done.stdout, done.stderr)
-
-
-def test_threads_get_different_request_ids() -> None:
-    with ThreadPoolExecutor(8) as pool:
-        made = list(pool.map(lambda _: [random_id("ada") for _ in range(5_000)], range(8)))
-    assert len({found for ids in made for found in ids}) == 40_000

@@ -41,7 +41,6 @@ from operations.telemetry import tracing
 from operations.telemetry.counters import Counters
 
 _LONGEST_TIMEOUT = 10.0 * 365 * 86_400
-_IDS_PER_BLOCK = 256
 DEFAULT_TIMEOUT = 30.0
 """Time limit in seconds of a call without a deadline."""
 
@@ -443,20 +442,9 @@ async def _rebuild(
     return operation.rebuild(await call)
 
 
-_unused: list[str] = []
-"""Random numbers for the next request ids; one system call for each id would cost more than its call's encoding."""
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_unused.clear)
-
-
 def random_id(peer: str) -> str:
     """Return an unguessable request id; its first part is the peer that the response goes to."""
-    while True:  # another thread may take the last number of a new block
-        try:
-            return f"{peer}-{_unused.pop()}"
-        except IndexError:
-            block = os.urandom(16 * _IDS_PER_BLOCK).hex()
-            _unused.extend([block[start : start + 32] for start in range(0, len(block), 32)])
+    return f"{peer}-{os.urandom(16).hex()}"
 
 
 def _refused(operation_id: str, reason: str, text: str) -> CallError:
