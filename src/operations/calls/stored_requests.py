@@ -110,7 +110,7 @@ class StoredRequest:
         """Other deliveries of the same job. If the held delivery is a copy, one of these may be the original."""
 
     def replace(self, delivery: Delivery) -> None:
-        """Set the delivery that is acknowledged at the end: a later one of the same request."""
+        """Acknowledge `delivery`, a later one of the same request, instead of the earlier one."""
         self.delivery = delivery
 
     def sent(self, message: bytes) -> None:
@@ -126,7 +126,8 @@ class StoredRequest:
     def keep_outcome(self, record: Record) -> None:
         """Acknowledge the request of a job together with its outcome.
 
-        The job does not count as finished here: if the outcome is lost with the connection, it runs again.
+        The request is not noted as finished: if the connection is lost before the outcome is stored, the job runs
+        again.
         """
         if self.is_held:
             self._requests.drop(self.request_id)

@@ -94,7 +94,9 @@ def _show_lines(level: str, *, as_json: bool) -> None:
 
 
 def show_log(*, quiet: bool, debug: bool, as_json: bool = False, level: str | None = None) -> None:
-    """Print the library's warnings, with `debug` every record, or records of a given format and level."""
+    """Print the library's warnings; with `debug`, every record; with `as_json` or `level`, records in that format or
+    level.
+    """
     if as_json or level is not None:
         threading.excepthook = _show_exception
         _show_lines(level or ("debug" if debug else "warning"), as_json=as_json)

@@ -85,7 +85,9 @@ class CircuitBreakerSettings(InterceptorSettings, frozen=True, kw_only=True):
 
     use: Annotated[Literal["circuit-breaker"], Meta(description="Kind of interceptor.")]
     failure_rate: Annotated[_Share, Meta(description="Share of failed calls (0 to 1) at which it opens.")] = 0.5
-    minimum: Annotated[AtLeastOne, Meta(description="Minimum number of calls in the window before it can open.")] = 10
+    minimum: Annotated[
+        AtLeastOne, Meta(description="Minimum number of calls in the window before the circuit breaker can open.")
+    ] = 10
     window: Annotated[Seconds, Meta(description="Length of the window in seconds.")] = 10.0
     open_seconds: Annotated[Seconds, Meta(description="Seconds for which it stays open and refuses calls.")] = 30.0
     probes: Annotated[AtLeastOne, Meta(description="Maximum number of concurrent calls in the half-open state.")] = 1

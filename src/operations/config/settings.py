@@ -356,9 +356,10 @@ class ServeSettings(Settings, frozen=True, kw_only=True):
         bool | None,
         Meta(description="Whether MCP clients get three tools instead of all tools; by default above 200 tools."),
     ] = None
-    code: Annotated[bool, Meta(description="Whether MCP clients get one tool that runs scripts, in place of all.")] = (
-        False
-    )
+    code: Annotated[
+        bool,
+        Meta(description="Whether MCP clients get one tool that runs scripts instead of a tool for each operation."),
+    ] = False
     websocket: Annotated[bool, Meta(description="Whether the call protocol is served at `/ws`.")] = True
     console: Annotated[bool, Meta(description="Whether the console is served at `/console/`.")] = True
     console_bodies: Annotated[
@@ -368,8 +369,8 @@ class ServeSettings(Settings, frozen=True, kw_only=True):
     allow: Annotated[Patterns, Meta(description="Patterns of the operations to serve; all by default.")] = []
     deny: Annotated[Patterns, Meta(description="Patterns of operations to leave out.")] = []
     read_only: Annotated[bool, Meta(description="Whether mutations are left out.")] = False
-    title: Annotated[Text, Meta(description="The name in documents.")] = "operations"
-    version: Annotated[Text, Meta(description="The version in documents.")] = "1.0.0"
+    title: Annotated[Text, Meta(description="Name of the server, for OpenAPI and MCP clients.")] = "operations"
+    version: Annotated[Text, Meta(description="Version of the server, for OpenAPI and MCP clients.")] = "1.0.0"
     public_url: Annotated[str | None, Meta(description="URL that callers use; the audience of their tokens.")] = None
     hosts: Annotated[list[str], Meta(description="Further host names that callers use.")] = []
     origins: Annotated[list[str], Meta(description="Web origins that may send requests (CORS).")] = []

@@ -30,7 +30,7 @@ class VariableProblem(Exception):  # noqa: N818  # a value for a list of problem
         super().__init__(message)
         self.message = message
         self.mention = mention
-        """The text in the file, to find its line by."""
+        """The text as written in the file, from which its line is found."""
 
 
 class UnsupportedVariable(VariableProblem):

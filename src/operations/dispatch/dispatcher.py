@@ -475,7 +475,7 @@ class Dispatcher:
 
 
 def _describe(request: Request) -> Call:
-    """Return a request that has not begun, for observers."""
+    """Return the description of a request that has not begun, for observers."""
     operation = request.operation
     return Call(
         operation_id=request.operation_id,

@@ -193,7 +193,9 @@ class Backpressure:
 
     def __init__(self) -> None:
         self.is_on = False
-        """Whether a response has to wait, because of unsent data or behind others that wait."""
+        """Whether a new response must wait: the transport has too much unsent data, or other responses are already
+        waiting.
+        """
         self._is_congested = False
         self._waiting: FairQueue[_Response] = FairQueue()
 

@@ -93,7 +93,7 @@ class CodeTool(FixedTools):
         except CallError as error:
             return self.tools.rendering.failure(error)
         except Exception:  # noqa: BLE001  # a model always gets a result
-            _log.exception("a script of a model failed")
+            _log.exception("a model's script failed")
             return self.tools.rendering.failure(CallError(ErrorCode.EXECUTION_ERROR, "internal error"))
 
     async def call(

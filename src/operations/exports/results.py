@@ -17,7 +17,9 @@ _MEDIA = ("image", "audio")
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 Redaction = bool | Sequence[str] | Callable[[Any], Any]
-"""True for values that `redaction.Redactor` recognises, patterns of field names, or a function of the data."""
+"""What to redact: True for values that `redaction.Redactor` recognises, patterns of field names, or a function of the
+data.
+"""
 
 
 class ToolResult(msgspec.Struct, frozen=True, kw_only=True):

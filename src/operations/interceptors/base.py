@@ -163,7 +163,7 @@ async def intercept_stream(
 
 
 def counts_of(interceptor: Interceptor) -> Iterator[tuple[str, str, int]]:
-    """Return the counters of an interceptor: its class, the event, the count."""
+    """Yield the counters of an interceptor as triples of class name, event and count."""
     if isinstance(interceptor, Only):
         interceptor = interceptor.interceptor
     counts = getattr(interceptor, "counts", None)

@@ -44,7 +44,7 @@ _READ_BYTES = 32 << 10
 _SHORT_READ_BYTES = 256
 """Largest number of bytes of one read: the first is usual, the second applies once the peer's turn is over."""
 _FREE_READ_BYTES = 512
-"""A read of up to this many bytes is too cheap to start a turn: one usual message, or about 80 empty ones."""
+"""Largest read that does not start a turn, because handling it is cheap: one usual message, or about 80 empty ones."""
 _FEWEST_TOGETHER, _MOST_TOGETHER = 8, 32
 """Number of messages that are written together; the first write of an iteration is small, for low latency."""
 _TEXT, _BINARY = picows.WSMsgType.TEXT, picows.WSMsgType.BINARY

@@ -146,6 +146,6 @@ class _Recorded(Observation):
 
 
 def status_of(error: CallError) -> int | None:
-    """Return the HTTP status of the upstream in an error's details."""
+    """Return the upstream's HTTP status from an error's details; None if there is none."""
     status = error.details.get("statusCode") if isinstance(error.details, dict) else None
     return status if isinstance(status, int) and 100 <= status <= 599 else None

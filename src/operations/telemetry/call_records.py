@@ -48,7 +48,7 @@ class CallRecord(msgspec.Struct, eq=False, kw_only=True, gc=False):
     """One call; times are epoch milliseconds, by the clock of this process."""
 
     number: int
-    """Grows with each call."""
+    """Sequence number: each call gets the next one."""
     request_id: str
     trace_id: str
     operation_id: str

@@ -368,7 +368,7 @@ class Router:
         target.send(codec.encode(header))
 
     def _control_unknown(self, session: HubSession, header: EventHeader) -> None:
-        """Handle control of a call that no worker runs: it is queued, has ended, or is unknown."""
+        """Handle a control message for a call that no worker runs: the call is queued, has ended, or is unknown."""
         if header.id in session.queued:
             if header.type == "call.aborted":
                 session.queued[header.id].remove(session, header.id)

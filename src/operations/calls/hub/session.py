@@ -28,7 +28,7 @@ _LEAST_READING = 1 << 20
 _READING_SECONDS = 5.0
 """Seconds in which a peer with more than `_SLOW_UNSENT` unsent bytes has to read `_LEAST_READING` bytes."""
 _HEADER_BYTES = 512
-"""Size of a queued request without its payload and the identity that it claims."""
+"""Size that is counted for a queued request in addition to its payload and its claimed identity."""
 _INTERIM_PER_SECOND = 100
 """Largest number of interim responses of one call that are forwarded within a second; our workers send 51."""
 _INTERIM_BYTES = 1 << 16
@@ -338,7 +338,7 @@ class HubConnection:
         self._hub.limit_unsent()
 
     def drained(self, link: Link) -> None:
-        """Do nothing: responses for a slow peer do not wait; its limits close the connection."""
+        """Do nothing: no response waits for a slow peer; a peer that exceeds its limits is disconnected."""
 
     def receiving(self, link: Link) -> None:
         """Enforce the limit of received bytes."""

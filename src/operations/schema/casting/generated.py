@@ -193,7 +193,7 @@ class _Writer:
         yield f"            out[{name!r}] = y"
 
     def _items_function(self, node: Node | None) -> str | None:
-        """Return the function of the items, for a node of plain arrays that can be inlined."""
+        """Return the name of the function for the items of an array, if its loop can be inlined; else None."""
         if node is None or node.types is None or "array" not in node.types or "object" in node.types:
             return None
         if node.unions or node.conditional or node.tuple_length or node.choices is not None:

@@ -73,7 +73,7 @@ class _PathSchemas:
 
 
 class Secrets:
-    """Finds the secret paths of values by one converted document."""
+    """Finds the paths of a value that the schema of one converted document marks as secret."""
 
     def __init__(self, document: dict[str, Any] | bool) -> None:
         self._document = document

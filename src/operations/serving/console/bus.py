@@ -32,7 +32,7 @@ _LONGEST_ID = 128
 _LONGEST_TEXT = 100
 _STEP = 10
 _STEPS = 30
-"""Seconds of a step, and number of steps that are kept."""
+"""Rates are computed over the last `_STEPS` steps of `_STEP` seconds."""
 _MOST_CALLS = 1 << 32
 
 

@@ -1,4 +1,4 @@
-"""MCP servers of this library: their tools become the original operations, with the results of `execute` there.
+"""MCP servers of this library: each tool is imported as the operation it was made from, with the same results.
 
 `_meta` carries data without a field in the protocol: ids, types, whole envelopes, error codes. Ids are always below the
 namespace of the import.
@@ -50,7 +50,7 @@ def is_own(tool: Mapping[str, Any]) -> bool:
 
 
 def own_operations(origin: ServerOrigin, listed: Iterable[Mapping[str, Any]]) -> list[Operation[Any]]:
-    """Return the operations of listed tools; if an id occurs twice, the first one."""
+    """Return the operations of listed tools; of two with the same id, only the first."""
     found: dict[str, Operation[Any]] = {}
     for tool in listed:
         about = _about(tool)

@@ -159,7 +159,9 @@ class BodyPlan(msgspec.Struct, frozen=True, kw_only=True):
         return further
 
     def _best_formats(self, value: Mapping[str, Any]) -> Sequence[Format]:
-        """Return the formats with the most properties of the value; if possible, those whose required ones it has."""
+        """Return the formats that share most properties with the value, preferably those whose required properties it
+        has.
+        """
         flat = [kind for kind in self.formats if kind.members is not None]
         if len(flat) < 2:
             return flat
