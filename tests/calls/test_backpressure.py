@@ -103,7 +103,7 @@ each_kind = pytest.mark.parametrize("operation_id", ["shop.look", "shop.slow", "
 
 
 @each_kind
-async def test_the_response_follows_the_congestion(scene: Scene, operation_id: str) -> None:
+async def test_a_waiting_response_is_sent_after_the_congestion(scene: Scene, operation_id: str) -> None:
     call = await scene.begin(operation_id)
     scene.worker._note_congestion(False)
     assert await call == "seen"
@@ -111,7 +111,7 @@ async def test_the_response_follows_the_congestion(scene: Scene, operation_id: s
 
 
 @each_kind
-async def test_the_deadline_ends_it(scene: Scene, operation_id: str) -> None:
+async def test_the_deadline_ends_a_call_whose_response_waits(scene: Scene, operation_id: str) -> None:
     call = await scene.begin(operation_id, timeout=0.3)
     with pytest.raises(CallError) as raised:
         await call
@@ -120,7 +120,7 @@ async def test_the_deadline_ends_it(scene: Scene, operation_id: str) -> None:
 
 
 @each_kind
-async def test_its_caller_aborts_it(scene: Scene, operation_id: str) -> None:
+async def test_the_caller_aborts_a_call_whose_response_waits(scene: Scene, operation_id: str) -> None:
     call = await scene.begin(operation_id)
     call.cancel()
     await asyncio.wait((call,))
@@ -128,7 +128,7 @@ async def test_its_caller_aborts_it(scene: Scene, operation_id: str) -> None:
 
 
 @each_kind
-async def test_its_caller_disconnects(scene: Scene, operation_id: str) -> None:
+async def test_the_caller_disconnects_while_its_response_waits(scene: Scene, operation_id: str) -> None:
     call = await scene.begin(operation_id)
     await scene.caller.close()
     await asyncio.wait((call,))
@@ -138,7 +138,7 @@ async def test_its_caller_disconnects(scene: Scene, operation_id: str) -> None:
 
 @each_kind
 @pytest.mark.parametrize("grace", [None, 0.01])
-async def test_its_worker_leaves(scene: Scene, operation_id: str, grace: float | None) -> None:
+async def test_the_worker_leaves_while_a_response_waits(scene: Scene, operation_id: str, grace: float | None) -> None:
     call = await scene.begin(operation_id)
     await (scene.handler.close() if grace is None else scene.handler.drain(grace=grace))
     with pytest.raises(CallError) as raised:
@@ -148,7 +148,7 @@ async def test_its_worker_leaves(scene: Scene, operation_id: str, grace: float |
 
 
 @each_kind
-async def test_a_drained_worker_sends_it_after_the_congestion(scene: Scene, operation_id: str) -> None:
+async def test_a_draining_worker_sends_a_waiting_response_after_the_congestion(scene: Scene, operation_id: str) -> None:
     call = await scene.begin(operation_id)
     leaving = asyncio.create_task(scene.handler.drain())
     await until(lambda: scene.handler.dispatcher.idle is not None)
@@ -159,7 +159,7 @@ async def test_a_drained_worker_sends_it_after_the_congestion(scene: Scene, oper
 
 
 @each_kind
-async def test_its_worker_loses_the_connection(scene: Scene, operation_id: str) -> None:
+async def test_the_worker_loses_its_connection_while_a_response_waits(scene: Scene, operation_id: str) -> None:
     call = await scene.begin(operation_id)
     scene.worker.drop_connection()
     with pytest.raises(CallError) as raised:

@@ -146,7 +146,7 @@ async def test_one_of_two_workers_dies_and_the_other_takes_the_queries(stage: St
 
 
 @pytest.mark.fault(8, on="websocket")
-async def test_a_worker_that_vanishes_without_a_word_is_noticed(stage: Stage) -> None:
+async def test_a_worker_that_disappears_without_closing_is_detected(stage: Stage) -> None:
     proxy = await stage.proxy()
     await stage.worker("one", proxy)
     caller = await stage.spoke("caller")
@@ -174,7 +174,7 @@ async def test_the_deadline_holds_over_a_slow_network(stage: Stage) -> None:
 
 
 @pytest.mark.fault(30, on="websocket")
-async def test_one_byte_slices_change_nothing(stage: Stage) -> None:
+async def test_calls_work_over_a_network_that_delivers_single_bytes(stage: Stage) -> None:
     proxy = await stage.proxy()
     await stage.worker("one")
     proxy.slices = 1

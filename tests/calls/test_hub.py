@@ -130,7 +130,7 @@ async def test_a_second_spoke_is_refused_an_id_and_gets_it_when_the_first_leaves
     assert (await pending.call("shop.price")).data == 2
 
 
-async def test_spokes_share_an_id_when_both_ask_and_describe_it_alike(field: Field) -> None:
+async def test_spokes_share_an_id_if_both_set_pool_and_have_the_same_spec(field: Field) -> None:
     await field.worker("shop", stub_operation("shop.price", returns=1), pool=True)
     await field.worker("shop2", stub_operation("shop.price", returns=2), pool=True)
     await until(
@@ -160,7 +160,7 @@ async def whoami(context: OperationContext) -> Any:
     return context.identity.id if context.identity is not None else None
 
 
-async def test_a_wrapped_spoke_is_a_second_end_of_its_connection(field: Field) -> None:
+async def test_a_wrapped_spoke_is_a_second_endpoint_on_its_connection(field: Field) -> None:
     spoke = await field.spoke("shop")
     caller = PendingRequestMap(TransportWrapper(spoke))
     handler = CallHandler(OperationRegistry([stub_operation("shop.echo", returns=lambda input: input)]), spoke)
@@ -198,7 +198,7 @@ async def test_an_identity_claimed_by_a_spoke_is_never_accepted(field: Field) ->
     del endpoint.pending[request_id]
 
 
-async def test_the_hubs_own_end_may_call_on_anybodys_behalf(field: Field) -> None:
+async def test_the_hubs_own_peer_may_call_with_any_identity(field: Field) -> None:
     await field.worker("shop", whoami)
     await until(lambda: field.hub.operations == ["shop.whoami"])
     pending = PendingRequestMap(field.hub.transport())
@@ -267,7 +267,7 @@ def test_nested_calls_have_the_shared_rights_of_worker_and_caller() -> None:
     assert worker.identity_for(None) is None
 
 
-async def test_answers_of_others_are_refused_and_counted_and_their_request_ids_are_worth_nothing(
+async def test_responses_to_requests_of_other_peers_are_refused_and_counted(
     field: Field,
 ) -> None:
     sleeper = Sleeper("shop.sleep")
@@ -380,7 +380,7 @@ async def test_payloads_over_the_limits_are_typed_errors_and_the_connection_live
         await handler.close()
 
 
-async def test_hub_and_spokes_over_tls_and_a_hub_that_must_not_be_trusted(tmp_path: Path) -> None:
+async def test_hub_and_spokes_use_tls_and_an_untrusted_certificate_is_refused(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     authority, other = Authority(tmp_path), Authority(tmp_path / "other")
     identity = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -649,7 +649,7 @@ async def test_an_announcement_that_is_not_json_affects_no_other_peer(field: Fie
     assert (await error_of(call)).code is ErrorCode.UNAVAILABLE
 
 
-async def test_a_call_that_is_sent_again_is_written_as_the_new_hub_reads_it(
+async def test_a_call_that_is_sent_again_uses_a_format_of_the_new_hub(
     field: Field, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spoke = await field.spoke("ada")
@@ -691,7 +691,7 @@ async def test_a_refused_registration_is_logged_and_raised(field: Field, caplog:
     assert "the hub rejected bank.pay" in caplog.text
 
 
-async def test_a_list_of_tools_that_changes_reaches_the_hub(field: Field) -> None:
+async def test_a_changed_list_of_tools_reaches_the_hub(field: Field) -> None:
     client = await create_mcp_client("s", hostile("tools"))
     registry = OperationRegistry()
     client.register_all(registry)

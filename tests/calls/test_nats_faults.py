@@ -266,7 +266,7 @@ async def test_a_call_without_a_worker_fails_immediately_and_a_waiting_one_is_se
 
 
 @pytest.mark.fault(11, 12, 13, 14, 15, 16, on="nats")
-async def test_false_messages_on_the_bus_are_counted_and_not_accepted(stage: Stage) -> None:
+async def test_forged_messages_on_the_bus_are_counted_and_not_accepted(stage: Stage) -> None:
     """Faults 14 to 16: without permissions, any peer may publish anything."""
     handler = await stage.worker()
     caller, liar = await stage.end(), await stage.end("liar")
@@ -297,7 +297,7 @@ async def test_false_messages_on_the_bus_are_counted_and_not_accepted(stage: Sta
 
 
 @pytest.mark.fault(17, 40, on="nats")
-async def test_payloads_around_the_servers_largest(request: pytest.FixtureRequest) -> None:
+async def test_payloads_around_the_maximum_of_the_server(request: pytest.FixtureRequest) -> None:
     """Faults 17 and 40: they arrive, or their caller gets a typed error; the connection stays open."""
 
     @operation(id="any.echo", type="query")
@@ -396,7 +396,7 @@ async def test_a_caller_that_vanishes_ends_its_stream_at_the_worker(stage: Stage
 
 
 @pytest.mark.fault(30, on="nats")
-async def test_one_byte_slices_change_nothing(stage: Stage) -> None:
+async def test_calls_work_over_a_network_that_delivers_single_bytes(stage: Stage) -> None:
     """Fault 30."""
     proxy = await stage.proxy()
     await stage.worker()
@@ -447,7 +447,7 @@ async def test_the_deadline_holds_over_a_slow_network(stage: Stage) -> None:
     proxy.delay = 0.0
 
 
-async def test_a_worker_that_is_only_behind_loses_no_call(stage: Stage) -> None:
+async def test_a_live_worker_with_a_long_queue_loses_no_call(stage: Stage) -> None:
     """One read has requests for many heartbeats: the worker still sends heartbeats, and reports its backlog."""
     heartbeat = 4 * HEARTBEAT  # the worker shares two cores with other tests
     await stage.process("slow", heartbeat)

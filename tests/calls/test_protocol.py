@@ -134,7 +134,7 @@ async def test_a_query_may_be_asked_again_once_its_answer_was_lost(wires: Any) -
     await until(lambda: wire.handler.counters.duplicate == 1)
 
 
-async def test_a_query_of_any_attempt_runs_once_for_each(wires: Any) -> None:
+async def test_each_attempt_of_a_query_runs_once(wires: Any) -> None:
     wire = wires(add)
     for number, attempt in enumerate((0, 0, 7, 7, 3, 10_000, 10_000), 1):
         wire.request(1, "math.add", input={"a": 1, "b": 2}, attempt=attempt)
@@ -274,7 +274,7 @@ async def test_respond_refuses_values_other_than_envelopes_and_abort_and_errors_
     assert pending.in_flight == 0
 
 
-async def test_a_gap_in_a_stream_is_an_error_never_silence() -> None:
+async def test_a_gap_in_a_stream_is_an_error() -> None:
     bus = MemoryTransport(direct=False)
     requests: list[Any] = []
     bus.listen("work.x", lambda message, _: requests.append(JSON.decode(message)))
@@ -512,7 +512,7 @@ async def test_messagepack_is_used_when_requested() -> None:
 
 
 @pytest.mark.parametrize("codec", ["json", "msgpack"])
-async def test_metadata_arrives_as_json_has_it(codec: CodecName) -> None:
+async def test_metadata_arrives_in_its_json_form(codec: CodecName) -> None:
     @operation(id="meta.get")
     async def get(context: OperationContext) -> Any:
         return {key: [type(value).__name__, value] for key, value in context.metadata.items()}
@@ -534,12 +534,12 @@ async def test_metadata_arrives_as_json_has_it(codec: CodecName) -> None:
         assert error.message.startswith("cannot encode the request")
 
 
-async def test_a_served_registry_must_allow_something() -> None:
+async def test_serve_registry_refuses_a_concurrency_of_zero() -> None:
     with pytest.raises(ValueError, match="concurrency is 0: expected a whole number of at least 1"):
         await serve_registry(OperationRegistry(), MemoryTransport(), concurrency=0)
 
 
-async def test_nested_calls_do_not_need_a_second_place() -> None:
+async def test_nested_calls_do_not_need_a_second_slot() -> None:
     @operation(id="deep.outer")
     async def outer(context: OperationContext) -> Any:
         return (await context.env["math"]["add"](a=1, b=2)).data
@@ -656,7 +656,7 @@ async def test_a_handler_may_close_its_own_worker() -> None:
     assert not handlers[0].in_flight
 
 
-async def test_calls_that_end_together_in_one_process_give_their_places_back() -> None:
+async def test_calls_that_end_together_in_one_process_release_their_slots() -> None:
     sleeper = Sleeper()
     bus = MemoryTransport()
     async with serve_registry(OperationRegistry([sleeper.operation, add]), bus, concurrency=1):
@@ -672,7 +672,7 @@ async def test_calls_that_end_together_in_one_process_give_their_places_back() -
 
 
 @pytest.mark.parametrize("direct", [True, False])
-async def test_a_bus_in_memory_is_used_by_the_loop_of_another_thread_while_its_own_one_waits(direct: bool) -> None:
+async def test_a_memory_bus_works_from_the_event_loop_of_another_thread(direct: bool) -> None:
     bus = MemoryTransport(direct=direct)
     handler = CallHandler(OperationRegistry([add, later]), bus)
     pending = PendingRequestMap(bus.join())
@@ -723,13 +723,13 @@ asyncio.run(main())
 """
 
 
-def test_a_bus_in_memory_is_used_in_the_child_of_a_fork() -> None:
+def test_a_memory_bus_works_in_a_forked_child() -> None:
     done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, check=False, timeout=60)
     assert done.stdout.split() == ["7", "7", "7"], done.stderr
 
 
 @pytest.mark.parametrize("direct", [True, False])
-def test_a_bus_in_memory_outlives_the_loop_it_was_made_in(direct: bool) -> None:
+def test_a_memory_bus_outlives_the_event_loop_it_was_created_in(direct: bool) -> None:
     bus = MemoryTransport(direct=direct)
     handlers: list[CallHandler] = []
 
@@ -749,7 +749,7 @@ def test_a_bus_in_memory_outlives_the_loop_it_was_made_in(direct: bool) -> None:
     assert asyncio.run(go_on()) == (ErrorCode.TIMEOUT, [0, 1, 2])
 
 
-async def test_a_call_that_waited_for_a_worker_in_vain_was_not_executed() -> None:
+async def test_a_call_that_found_no_worker_was_not_executed() -> None:
     pending = PendingRequestMap(MemoryTransport(direct=False))
     error = await error_of(pending.call("math.add", deadline=int(time.time() * 1000) + 100, wait=True))
     assert (error.code, error.details["executed"]) == (ErrorCode.TIMEOUT, "no")
@@ -767,7 +767,7 @@ async def test_a_deadline_may_be_a_fraction_of_a_millisecond(direct: bool) -> No
 
 @pytest.mark.parametrize("direct", [True, False])
 @pytest.mark.parametrize("options", [{}, {"wait": True}, {"retry": True}])
-async def test_a_handler_whose_own_call_was_not_executed_was_executed_itself(
+async def test_a_handler_counts_as_executed_although_its_nested_call_was_not(
     direct: bool, options: dict[str, Any]
 ) -> None:
     runs: list[str] = []

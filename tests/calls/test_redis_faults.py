@@ -114,7 +114,7 @@ def split(stage: Stage) -> tuple[list[Any], list[Any]]:
     return queries, mutations
 
 
-async def test_a_worker_that_is_only_behind_loses_no_call(stage: Stage) -> None:
+async def test_a_live_worker_with_a_long_queue_loses_no_call(stage: Stage) -> None:
     """A queue with work for many heartbeats: the last calls have no worker for that time, and none fails."""
     await stage.process("slow")
     pending = PendingRequestMap(await stage.end())
@@ -220,7 +220,7 @@ async def test_a_call_waits_until_a_worker_connects(stage: Stage) -> None:
 
 
 @pytest.mark.fault(9, on="redis")
-async def test_a_killed_worker_stops_counting_after_three_heartbeats(stage: Stage) -> None:
+async def test_a_killed_worker_is_removed_after_three_heartbeats(stage: Stage) -> None:
     process = await stage.process("only")
     caller = await stage.end()
     process.kill()
@@ -319,7 +319,7 @@ async def test_one_peer_is_disconnected_and_reconnects(stage: Stage, fault: str,
 
 
 @pytest.mark.fault(30, on="redis")
-async def test_one_byte_slices_change_nothing(stage: Stage) -> None:
+async def test_calls_work_over_a_network_that_delivers_single_bytes(stage: Stage) -> None:
     """30."""
     proxy = await stage.proxy()
     proxy.slices = 1
@@ -365,7 +365,7 @@ async def test_the_deadline_holds_over_a_slow_network(stage: Stage) -> None:
 
 
 @pytest.mark.fault(15, 16, on="redis")
-async def test_nonsense_in_the_queue_and_the_inbox_is_counted(stage: Stage) -> None:
+async def test_malformed_messages_in_the_queue_and_the_inbox_are_counted(stage: Stage) -> None:
     """15 and 16."""
     handler = await stage.worker()
     caller = await stage.end()
@@ -379,7 +379,7 @@ async def test_nonsense_in_the_queue_and_the_inbox_is_counted(stage: Stage) -> N
 
 
 @pytest.mark.fault(43, on="redis")
-async def test_without_file_descriptors_it_backs_off_and_recovers(stage: Stage) -> None:
+async def test_a_process_without_file_descriptors_backs_off_and_recovers(stage: Stage) -> None:
     """43."""
     await stage.worker()
     caller = await stage.end()

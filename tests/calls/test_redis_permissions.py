@@ -62,7 +62,7 @@ def url(server: Server, login: str) -> str:
     return f"redis://{login}@127.0.0.1:{server.port}"
 
 
-async def test_callers_and_workers_do_all_they_should(server: Server) -> None:
+async def test_the_permissions_of_the_guide_suffice_for_callers_and_workers(server: Server) -> None:
     async with (
         RedisTransport(url(server, "worker:w0rker"), heartbeat=0.1) as worker,
         RedisTransport(url(server, "ada:s3cret"), heartbeat=0.1) as ada,
@@ -156,7 +156,7 @@ async def test_a_caller_without_permission_to_send_gets_an_error(server: Server)
         await handler.close()
 
 
-async def test_a_caller_that_serves_gets_no_requests(server: Server) -> None:
+async def test_a_caller_that_tries_to_serve_gets_no_requests(server: Server) -> None:
     async with RedisTransport(url(server, "bob:s3cret")) as bob, RedisTransport(url(server, "ada:s3cret")) as ada:
         impostor = CallHandler(OperationRegistry([price]), bob)
         await until(lambda: bob.is_up)

@@ -98,7 +98,7 @@ class serving:
         await self._handler.close()
 
 
-async def test_the_identity_of_a_signed_call_is_its_tokens(yard: Yard) -> None:
+async def test_the_identity_of_a_signed_call_is_that_of_its_token(yard: Yard) -> None:
     session = SECRET.session(token())
     assert await yard.call("who.am_i", session) == "ada"
     assert await yard.call("secret.read", session) == 42
@@ -256,7 +256,7 @@ async def test_a_request_that_is_sent_once_more_does_not_run_once_more(bus: Bus)
         assert yard.worker.refusals == {"replayed": 1}
 
 
-async def test_a_request_beyond_the_longest_record_is_refused(yard: Yard) -> None:
+async def test_a_request_with_a_deadline_beyond_the_replay_record_is_refused(yard: Yard) -> None:
     session = SECRET.session(token())
     assert await yard.call("who.am_i", session, deadline=int((time.time() + 60) * 1000)) == "ada"
     error = await error_of(yard.call("who.am_i", session, deadline=int((time.time() + 7_200) * 1000)))
@@ -272,7 +272,7 @@ async def test_nested_calls_of_workers_have_the_callers_identity(bus: Bus, yard:
     await handler.close()
 
 
-async def test_a_foreign_secret_does_not_make_a_worker(bus: Bus, yard: Yard) -> None:
+async def test_nested_calls_signed_with_another_secret_are_refused(bus: Bus, yard: Yard) -> None:
     stranger = SignedTransport(await bus(), secret=SigningSecret(os.urandom(32)))
     error = await error_of(nested(stranger).call("who.am_i", wait=True))
     assert error.details["reason"] == "FORGED"
@@ -339,7 +339,7 @@ async def test_tokens_may_be_signed_with_keys_that_workers_do_not_have(
 
 
 @pytest.mark.parametrize("message", [b"\x01", b"\x01\x01\xff\xff" + b"x" * 40, b"\x01\x01\x00\x02\xff\xff" + b"x" * 40])
-async def test_nonsense_is_counted_and_the_next_call_works(bus: Bus, yard: Yard, message: bytes) -> None:
+async def test_malformed_messages_are_counted_and_the_next_call_works(bus: Bus, yard: Yard, message: bytes) -> None:
     session = SECRET.session(token())
     assert await yard.call("who.am_i", session) == "ada"
     stranger = await bus()
@@ -446,7 +446,7 @@ def test_a_session_does_not_show_its_key() -> None:
     assert "key" not in repr(SECRET.session(token()))
 
 
-async def test_a_signed_memory_bus_is_not_gone_past() -> None:
+async def test_an_unsigned_in_process_caller_cannot_bypass_a_signed_worker() -> None:
     bus = MemoryTransport()
     signed = SignedTransport(bus, secret=SECRET, tokens=TOKENS)
     handler = CallHandler(OperationRegistry([read_secret]), signed, identify=signed.identify)
@@ -482,7 +482,7 @@ async def test_one_connection_carries_the_calls_of_several_sessions(bus: Bus, ya
     assert [str(pending.counters) for pending in pendings] == ["<counters all 0>"] * 2
 
 
-async def test_ends_of_one_connection_have_separate_counters(bus: Bus, yard: Yard) -> None:
+async def test_endpoints_on_one_connection_have_separate_counters(bus: Bus, yard: Yard) -> None:
     shared = await bus()
     one, two = (
         PendingRequestMap(SignedTransport(shared, session=SECRET.session(token(sub=name)))) for name in ("ada", "bob")

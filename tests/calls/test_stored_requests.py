@@ -33,7 +33,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server | NatsServer]:
         made.remove()
 
 
-async def test_an_answer_sent_before_the_caller_is_back_is_sent_again(server: Server | NatsServer) -> None:
+async def test_a_response_sent_before_the_caller_reconnects_is_sent_again(server: Server | NatsServer) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     @operation(id="orders.place", durable=True)
@@ -78,7 +78,7 @@ async def test_an_unreadable_stored_request_is_dead_lettered_and_its_caller_gets
         assert (await pending.call("orders.place", durable=True)).data == "placed"
 
 
-async def test_the_error_of_a_stored_call_is_written_once_and_kept_like_an_answer(
+async def test_the_error_of_a_stored_call_is_encoded_once_and_kept_like_a_result(
     server: Server | NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[bytes] = []
@@ -122,7 +122,7 @@ class Flaky(MemoryTransport):
         return lambda: None
 
 
-async def test_answers_are_kept_for_a_lost_connection_only_and_no_more_than_there_is_room_for(
+async def test_responses_are_kept_only_for_lost_connections_and_up_to_a_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("operations.calls.stored_requests.RECONNECTED_WITHIN", 0.01)
@@ -163,7 +163,7 @@ class Storing(Flaky):
         return self if isinstance(self, kind) else None
 
 
-async def test_a_try_to_store_that_failed_says_nothing_of_the_next_one() -> None:
+async def test_a_failed_attempt_to_store_does_not_fail_the_next_one() -> None:
     bus = Storing()
     pending = PendingRequestMap(bus)
     call = asyncio.create_task(pending.call("orders.place", durable=True))

@@ -62,7 +62,7 @@ async def test_spans_of_nested_calls_form_one_trace(finished: Any, direct: bool)
     assert format(spans[chain[2]].context.span_id, "016x") in metadata["traceparent"]
 
 
-def test_without_a_provider_there_is_nothing() -> None:
+def test_without_a_provider_no_telemetry_library_is_imported() -> None:
     assert not tracing.is_active()
     code = (
         "import sys, asyncio; from operations import *; from operations.calls import *;"

@@ -74,7 +74,7 @@ def test_an_invalid_address_is_reported_before_connecting(url: str, says: str) -
         ("memory:", []),
     ],
 )
-def test_where_an_address_leads(url: str, found: list[tuple[str, int]]) -> None:
+def test_hosts_and_ports_of_a_url(url: str, found: list[tuple[str, int]]) -> None:
     assert hosts_and_ports(url) == found
 
 

@@ -68,7 +68,7 @@ def test_an_empty_list_is_not_a_batch() -> None:
 
 
 @pytest.mark.parametrize("spare", [-1, 0, 1])
-def test_a_batch_may_have_exactly_the_bytes_it_may_have(spare: int) -> None:
+def test_a_batch_may_have_exactly_the_maximum_size(spare: int) -> None:
     messages = [b"abc", b"de", b"f"]
     whole = len(join(messages))
     assert [split(batch) for batch in batches(messages, whole + spare)] == (
@@ -77,7 +77,9 @@ def test_a_batch_may_have_exactly_the_bytes_it_may_have(spare: int) -> None:
 
 
 @given(MESSAGES, st.integers(1, 200))
-def test_a_burst_is_shared_by_eight_at_least_and_eight_go_together_at_most(messages: list[bytes], most: int) -> None:
+def test_a_burst_is_split_into_at_least_eight_batches_of_at_most_eight_messages(
+    messages: list[bytes], most: int
+) -> None:
     cut = list(shares(messages, most))
     assert [message for share in cut for message in messages[share]] == messages
     assert len(cut) >= min(len(messages), 8)
@@ -100,7 +102,7 @@ def test_a_caller_with_few_responses_uses_small_batches() -> None:
     assert heard(*[QUICK] * 16).is_quick
 
 
-def test_one_answer_that_took_its_time_is_doubt_and_a_few_are_certainty() -> None:
+def test_one_slow_response_changes_nothing_and_a_few_end_large_batches() -> None:
     assert heard(*[QUICK] * 100, b"{}").is_quick
     assert not heard(*[QUICK] * 100, b"{}", b"{}", b"{}").is_quick
     assert not heard(*[QUICK, QUICK, QUICK, join([b"{}", b"{}"])] * 100).is_quick

@@ -53,20 +53,20 @@ def test_valid_limits_are_accepted() -> None:
 
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in _SECONDS.items() for name in names])
-async def test_every_transport_refuses_seconds_that_make_no_sense(kind: str, name: str) -> None:
+async def test_every_transport_refuses_invalid_seconds(kind: str, name: str) -> None:
     for value in NO_SECONDS:
         with pytest.raises(ValueError, match=f"^{name} is "):
             _TRANSPORTS[kind](**{name: value})
 
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in _COUNTS.items() for name in names])
-async def test_every_transport_refuses_counts_that_make_no_sense(kind: str, name: str) -> None:
+async def test_every_transport_refuses_invalid_counts(kind: str, name: str) -> None:
     for value in NO_COUNTS:
         with pytest.raises(ValueError, match=f"^{name} is "):
             _TRANSPORTS[kind](**{name: value})
 
 
-async def test_a_worker_and_a_caller_refuse_them_too() -> None:
+async def test_a_worker_and_a_caller_refuse_invalid_limits() -> None:
     transport = MemoryTransport()
     for value in NO_COUNTS:
         with pytest.raises(ValueError, match=r"^concurrency is "):

@@ -20,7 +20,7 @@ async def test_a_message_goes_to_all_ungrouped_listeners_and_one_of_each_group()
     assert got == {"a": 10, "b": 10, "c": 5, "d": 5, "e": 10}
 
 
-async def test_messages_arrive_in_order_at_the_next_turn() -> None:
+async def test_messages_arrive_in_order_in_the_next_loop_iteration() -> None:
     bus = MemoryTransport()
     got: list[bytes] = []
     bus.listen("x", into(got.append))
@@ -40,7 +40,7 @@ async def test_a_message_without_a_listener_is_reported() -> None:
     assert told == ["no listener at x"]
 
 
-async def test_stopping_twice_is_once_and_closing_stops_all() -> None:
+async def test_a_listener_can_be_stopped_twice_and_closing_stops_all() -> None:
     bus = MemoryTransport()
     got: list[bytes] = []
     receive = into(got.append)

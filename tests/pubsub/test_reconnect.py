@@ -103,7 +103,7 @@ async def test_a_task_that_fails_fails_its_waiters(caplog: pytest.LogCaptureFixt
     assert "reconnecting to the exchange has stopped" in caplog.text
 
 
-async def test_leaving_does_not_wait_for_the_next_try() -> None:
+async def test_closing_does_not_wait_for_the_next_attempt() -> None:
     line = Line(REFUSED)
     line._delays = 60.0, 60.0
     entering = asyncio.create_task(line.__aenter__())

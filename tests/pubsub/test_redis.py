@@ -73,7 +73,7 @@ def test_urls_are_read(url: str, nodes: list[tuple[str, int]], more: dict[str, A
         ("redis+cluster://h/3", "only the database 0"),
     ],
 )
-def test_urls_that_say_nothing_useful_are_refused(url: str, says: str) -> None:
+def test_invalid_urls_are_refused(url: str, says: str) -> None:
     with pytest.raises(CallError, match=says):
         parse_address(url)
 
@@ -121,7 +121,7 @@ async def test_databases_and_unix_sockets(prefix: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-async def test_a_login_is_needed_where_it_is(engine: str, prefix: str) -> None:
+async def test_a_password_is_required_if_the_server_has_one(engine: str, prefix: str) -> None:
     async with own_server(engine, "--requirepass", "word") as server:
         for login in ("", "ada:word@", ":wrong@"):
             with pytest.raises(CallError) as caught:
@@ -269,7 +269,7 @@ async def test_a_burst_is_shared_by_all_waiting_workers(server: Server, prefix: 
     assert min(len(one), len(two)) >= 20
 
 
-async def test_many_queues_have_their_turn(server: Server, prefix: str) -> None:
+async def test_one_worker_takes_from_many_queues(server: Server, prefix: str) -> None:
     taken: list[bytes] = []
     async with RedisTransport(server.url, prefix=prefix) as worker, RedisTransport(server.url, prefix=prefix) as caller:
         for number in range(20):
@@ -287,7 +287,7 @@ async def test_a_server_that_forgot_the_scripts_is_sent_them_again(server: Serve
         await exchange(one, two)
 
 
-async def test_the_messages_of_one_turn_arrive_in_order(server: Server, prefix: str) -> None:
+async def test_the_messages_of_one_loop_iteration_arrive_in_order(server: Server, prefix: str) -> None:
     got: list[bytes] = []
     async with RedisTransport(server.url, prefix=prefix) as one, RedisTransport(server.url, prefix=prefix) as two:
         two.listen("somewhere", into(got.append))
@@ -299,7 +299,7 @@ async def test_the_messages_of_one_turn_arrive_in_order(server: Server, prefix: 
     assert got == sent
 
 
-def test_a_group_takes_from_work_and_nothing_else() -> None:
+def test_only_listeners_at_work_addresses_have_a_group() -> None:
     transport = RedisTransport()
     with pytest.raises(ValueError, match="expected a group for"):
         transport.listen("work.some", lambda message, _: None)
@@ -332,7 +332,7 @@ async def test_a_peer_without_permission_for_its_inbox_gets_an_error(engine: str
 
 
 @pytest.mark.parametrize("key", [b"a", b"foo", b"{user}:1", b"x{}y", b"operations:{shop.orders}:queue"])
-def test_slots_are_those_of_the_cluster(key: bytes) -> None:
+def test_the_slot_of_a_key_is_that_of_the_server(key: bytes) -> None:
     server = shared_cluster("redis").servers[0]
     assert slot_of(key) == server.command("CLUSTER", "KEYSLOT", key.decode())
 

@@ -82,7 +82,7 @@ async def test_a_hub(certificates: Certificates) -> None:
         assert await told(Spoke(url, token="caller")) == f"uses TLS: change its address to {hub.url}"
 
 
-async def test_a_server_with_tls_that_refuses_the_handshake_is_not_said_to_have_none(
+async def test_a_tls_server_that_refuses_the_handshake_is_not_reported_as_plain(
     certificates: Certificates,
 ) -> None:
     identity = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -108,7 +108,7 @@ async def test_a_closed_port_gives_no_diagnosis() -> None:
             raise AssertionError("nobody listens there")
 
 
-async def test_an_address_that_was_right_once_is_waited_for(certificates: Certificates) -> None:
+async def test_an_address_that_worked_once_is_retried(certificates: Certificates) -> None:
     """A server that changes to TLS may change back: only a first connection fails permanently."""
     async with tls_proxy(shared_redis("redis").port, certificates.certificate, certificates.key) as port:
         transport = RedisTransport(shared_redis("redis").url, shortest_delay=0.01)

@@ -363,7 +363,7 @@ async def test_a_peer_that_sends_one_by_one_and_never_reads_is_disconnected() ->
     await listener.close()
 
 
-async def test_a_peer_that_reads_slowly_gets_everything_in_order_all_the_same() -> None:
+async def test_a_peer_that_reads_slowly_gets_everything_in_order() -> None:
     server = Numbered(answers=False)
     listener = await serve(lambda token: server)
     client = Recorder()

@@ -59,7 +59,7 @@ async def test_a_silent_server_is_disconnected_when_no_caller_waits(scheme: str)
         assert left[0] - asked[0] < 4, "the library's own limit is five seconds"
 
 
-def test_a_loop_that_ends_right_behind_leaves_nothing_open() -> None:
+def test_a_loop_that_ends_after_a_cancelled_connection_leaves_no_socket_open() -> None:
     async def main() -> socket.socket:
         server = socket.create_server(("127.0.0.1", 0))
         dialling = asyncio.create_task(connect(f"ws://127.0.0.1:{server.getsockname()[1]}/", Recorder()))
@@ -104,7 +104,7 @@ async def test_a_connecting_socket_is_closed_when_no_caller_waits(
                 gc.collect()
 
 
-async def test_a_name_is_tried_at_all_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_addresses_of_a_host_name_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = asyncio.get_running_loop()
     with socket.create_server(("127.0.0.1", 0)) as server:
         nobody = server.getsockname()
@@ -120,7 +120,7 @@ async def test_a_name_is_tried_at_all_its_addresses(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "no-such-host.invalid"])
-async def test_the_error_names_a_missing_worker(host: str) -> None:
+async def test_the_error_names_the_url_of_a_server_that_does_not_listen(host: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(CallError) as caught:
@@ -129,7 +129,7 @@ async def test_the_error_names_a_missing_worker(host: str) -> None:
     assert caught.value.message.startswith(f"no connection to ws://{host}:{port}/: ")
 
 
-async def test_a_try_that_fails_leaves_nothing_to_the_collector() -> None:
+async def test_a_failed_attempt_leaves_no_reference_cycles() -> None:
     async def make(reach: Callable[..., Any]) -> None:
         await reach(SimpleNamespace(host="127.0.0.1", port=port))
 

@@ -94,7 +94,7 @@ def test_files_that_hold_no_credentials_are_refused(tmp_path: Path) -> None:
         NKey(seed[:-1] + ("A" if seed[-1] != "A" else "E"))
 
 
-def test_secrets_are_in_no_text() -> None:
+def test_the_repr_of_credentials_shows_no_secret() -> None:
     settings = read_settings("nats://ada:s3cret@127.0.0.1")
     assert "s3cret" not in repr(settings.credentials)
 
@@ -143,7 +143,7 @@ async def test_a_server_that_is_not_nats() -> None:
     server.close()
 
 
-async def test_a_cluster_is_learned_of_and_used_when_a_server_dies() -> None:
+async def test_the_other_servers_of_a_cluster_are_used_when_one_dies() -> None:
     with nats_cluster() as servers:
         async with connect(servers[0].url, shortest_delay=0.02) as transport, connect(servers[1].url) as other:
             await until(lambda: transport._pool.size == 3)
@@ -172,7 +172,7 @@ def test_urls() -> None:
     assert {pool.next() for _ in range(5)} == {*settings.servers, NatsServer("10.0.0.9", 4222)}
 
 
-async def test_the_scheme_opens_it() -> None:
+async def test_connect_opens_a_nats_url() -> None:
     async with connect_any(shared_server().url, name="ada") as transport:
         assert isinstance(transport, NatsTransport)
         assert transport.capabilities.max_payload == 16 << 20

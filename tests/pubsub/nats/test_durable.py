@@ -205,7 +205,7 @@ async def test_a_closing_worker_releases_its_work_to_another_immediately(post: P
     assert (await call).data == "sent to ada"
 
 
-async def test_work_that_takes_long_is_not_given_to_anybody_else(post: Post) -> None:
+async def test_long_running_work_is_not_redelivered(post: Post) -> None:
     mail = Mail()
     mail.go.clear()
     handler = await post.worker(mail)
@@ -303,7 +303,7 @@ def _waiting(transport: NatsTransport) -> list[Any]:
     return list(endpoint_of(transport).pending.values())
 
 
-async def test_without_jetstream_or_on_a_bus_that_stores_nothing_it_is_refused() -> None:
+async def test_durable_calls_are_refused_without_storage() -> None:
     with nats_server(jetstream=False) as server:
         async with connect(server.url) as transport:
             for each in (transport, MemoryTransport()):

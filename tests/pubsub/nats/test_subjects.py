@@ -25,7 +25,7 @@ SUBJECTS = Subjects("calls.v1", "ada")
         ("workers", b"calls.v1.workers"),
     ],
 )
-def test_where_messages_go(address: str, subject: bytes) -> None:
+def test_each_address_has_its_subject(address: str, subject: bytes) -> None:
     assert SUBJECTS.target(address) == subject
 
 
@@ -70,6 +70,6 @@ def test_a_subject_is_one_word_without_wildcards(text: str) -> None:
     ("prefix", "name"),
     [("calls.>", "ada"), ("", "ada"), ("calls", "a.b"), ("calls", ""), ("calls", "*"), ("calls", "a" * 65)],
 )
-def test_a_prefix_or_name_that_is_none_is_refused(prefix: str, name: str) -> None:
+def test_an_invalid_prefix_or_name_is_refused(prefix: str, name: str) -> None:
     with pytest.raises(ValueError, match=r"NATS subject|invalid name"):
         Subjects(prefix, name)

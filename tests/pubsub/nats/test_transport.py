@@ -116,7 +116,7 @@ async def test_an_address_that_is_not_a_subject_is_refused_and_the_connection_st
     assert (end.is_up, end.reconnects) == (True, 0)
 
 
-async def test_a_message_over_the_largest_is_refused_and_the_connection_lives(ends: Ends) -> None:
+async def test_a_message_over_the_maximum_is_refused_and_the_connection_stays_open(ends: Ends) -> None:
     told: list[str] = []
     end = await ends()
     end.send("work.x/y", b"m" * ((16 << 20) + 1), told.append)
