@@ -74,7 +74,11 @@ def call(folder: Path, operation: str, typed: str) -> str:
         ("ask.sure", "y\n", ("accept",)),
         ("ask.sure", "\n", ("decline",)),
         ("ask.buy", "y\n", ("Allow mutation ask.buy with the input {}?", "bought tea")),
-        ("ask.buy", "n\n", ("ask.buy was refused and did not run: the user refused it",)),
+        (
+            "ask.buy",
+            "n\n",
+            ("ask.buy was refused and did not run: the user refused it", "hint: the interceptor 'approval'"),
+        ),
     ],
 )
 def test_the_person_at_the_terminal_is_asked(

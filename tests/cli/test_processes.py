@@ -328,7 +328,9 @@ def test_a_worker_logs_a_failing_handler_once_as_json_and_audits_it(
         spoke.send_signal(signal.SIGTERM)
         assert spoke.stderr is not None
         lines = spoke.stderr.read().decode().splitlines()
-    logged = [json.loads(line) for line in lines if line.startswith("{")]
+    logged = [json.loads(line) for line in lines]
+    assert {"time", "level", "logger", "message"} <= set.intersection(*map(set, logged))
+    assert [record["message"] for record in logged if record.get("event") == "stopping"]
     (failure,) = [record for record in logged if "traceback" in record]
     assert "RuntimeError: a bug" in failure["traceback"]
     assert (failure["operation"], failure["level"], failure["logger"]) == ("shop.crash", "ERROR", "operations")
@@ -339,6 +341,25 @@ def test_a_worker_logs_a_failing_handler_once_as_json_and_audits_it(
     ]
     assert audited[0]["request_id"] == failure["request_id"]
     assert audited[0]["caller"] == "operator"
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]], ids=["text", "json"])
+def test_every_line_on_stderr_is_a_log_record_if_the_format_is_json(project: Project, more: list[str]) -> None:
+    project.write(
+        "other/chatty.py", "import logging\nprint('loaded')\nlogging.getLogger('chatty').warning('careful')\n"
+    )
+    words = ["spoke", "--url", "ws://127.0.0.1:9", "--log-format", "json", "--audit-log", "missing/audit.jsonl"]
+    done = project.run(*words, *more)
+    assert done.code == 2
+    records = [json.loads(line) for line in done.err.splitlines()]
+    assert {"time", "level", "logger", "message"} <= set.intersection(*map(set, records))
+    found = {(record["level"], record["logger"], record["message"].split(":")[0]) for record in records}
+    assert {
+        ("INFO", "output", "loaded"),
+        ("WARNING", "chatty", "careful"),
+        ("ERROR", "operations", "the audit log cannot be opened"),
+    } <= found
+    assert more or [record["event"] for record in records if "event" in record] == ["opening"]
 
 
 def fetched(url: str) -> tuple[int, str]:

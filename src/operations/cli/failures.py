@@ -40,6 +40,7 @@ _HINTS: dict[str, str] = {
 }
 _REASON_HINTS = {
     "DEAD_LETTERED": "list dead letters with 'ops jobs dead'; run one again with 'ops jobs retry ID'",
+    "NOT_APPROVED": "the interceptor 'approval' in operations.toml decides this; it asks only at a terminal",
     "NOT_RECORDED": "record the call with --record FILE",
     "UNSIGNED": "pass --url NAME, with a name in [transports] whose signing table has a token",
 }

@@ -17,7 +17,7 @@ from operations.cli.output import counted, write_json
 from operations.cli.remote import wait_until_refused
 from operations.cli.runner import is_orphaned, is_replacement, notify_ready, stopping
 from operations.cli.session import open_sources, report_failures
-from operations.cli.stderr import write_line
+from operations.cli.stderr import is_json, write_line, write_record
 from operations.cli.terminal import printable
 from operations.cli.transports import open_bus, shown_url, transport_at
 from operations.config import Config, store_catalogue
@@ -179,9 +179,11 @@ def print_opening(args: ParsedArguments, config: Config) -> None:
 
 
 def print_event(args: ParsedArguments, event: str, text: str, **more: Any) -> None:
-    """Print an event: a line with the time on stderr, or with `--json` an object on stdout."""
+    """Print an event: a line on stderr, with the time or as a log record; with `--json`, an object on stdout."""
     if not args.json:
-        if not args.quiet:
+        if not args.quiet and is_json():
+            write_record("info", text, {"event": event, **more})
+        elif not args.quiet:
             write_line(f"{time.strftime('%H:%M:%S')} {printable(text)}")
         return
     with suppress(OSError):  # the reader is gone; keep running

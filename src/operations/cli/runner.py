@@ -75,14 +75,25 @@ class _Lines(logging.Handler):
             stderr.write_line(printable(line))
 
 
+class _Records(logging.Handler):
+    """Prints log records as JSON, without secrets."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one."""
+        stderr.write_log_record(self.format(record))
+
+
 def _show_lines(level: str, *, as_json: bool) -> None:
     """Print records of every logger from a level on, as text or JSON."""
-    shown = _Lines()
+    shown: logging.Handler
     if as_json:
         from operations.telemetry import JSONFormatter
 
+        stderr.write_log_records()
+        shown = _Records()
         shown.setFormatter(JSONFormatter())
     else:
+        shown = _Lines()
         formatter = logging.Formatter(
             "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S"
         )

@@ -1,7 +1,8 @@
 """Standard error: notes, warnings and the status line; with `--json`, one JSON object per line.
 
 Every object has a `level` (`error`, `warning`, `info`, `debug`, `output`) and a `message`; other fields depend on the
-event. `output` is text that other code printed: an operation's function or a library.
+event. `output` is text that other code printed: an operation's function or a library. With `--log-format json` the
+objects are log records, which also have a `time` and a `logger`.
 """
 
 from __future__ import annotations
@@ -58,6 +59,19 @@ def json_on_stderr(enabled: bool) -> Iterator[None]:
         sys.stderr = before
 
 
+def write_log_records() -> None:
+    """Write JSON log records instead of other lines, until the end of the `json_on_stderr` block around the call."""
+    if sys.stderr is None:
+        return
+    if not _json:
+        lines = _JSONLines(sys.stderr)
+        if sys.stdout is sys.stderr:  # stdout is reserved for results
+            sys.stdout = lines
+        _json[:] = [lines]
+        sys.stderr = lines
+    _json[0].is_log = True
+
+
 def is_json() -> bool:
     """Whether stderr has JSON lines."""
     return bool(_json)
@@ -78,6 +92,12 @@ def write_record(level: str, message: str, more: Mapping[str, Any]) -> None:
     record = {"level": level, "message": message, **more}
     for lines in _json:
         lines.print(_plain(record))
+
+
+def write_log_record(text: str) -> None:
+    """Print a log record that is JSON already."""
+    for lines in _json:
+        lines.print_text(redacted(text))
 
 
 def note(message: str, **more: Any) -> None:
@@ -197,6 +217,8 @@ class _JSONLines(io.TextIOBase):
     """Replacement for stderr that writes each line as a JSON object."""
 
     def __init__(self, stream: Any) -> None:
+        self.is_log = False
+        """Whether the objects are log records."""
         self._stream = stream
         self._partial = ""
         self._lock = threading.RLock()
@@ -230,10 +252,25 @@ class _JSONLines(io.TextIOBase):
 
     def print(self, record: Mapping[str, Any]) -> None:
         """Print one object."""
+        self.print_text(_encoded(_log_record(record) if self.is_log else record))
+
+    def print_text(self, text: str) -> None:
+        """Print one object that is JSON already."""
         with self._lock, contextlib.suppress(OSError):  # the reader is gone
-            text = _encoded(record)
             self._stream.write((printable_json(text) if is_terminal(self._stream) else text) + "\n")
             self._stream.flush()
+
+
+def _log_record(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an object with the fields of log records; text that other code printed has the logger `output`."""
+    from datetime import UTC, datetime  # not by `ops --help`
+
+    time = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    level, logger = record["level"], record.get("logger", "operations")
+    if level == "output":
+        level, logger = "info", "output"
+    head = {"time": time, "level": level.upper(), "logger": logger}
+    return {**head, **record, **head}
 
 
 def _encoded(record: Mapping[str, Any]) -> str:
