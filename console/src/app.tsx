@@ -51,10 +51,19 @@ function App() {
   );
 }
 
+/** A file that is dropped beside its field does nothing: the browser would open it in place of the page. */
+function ignoreOtherDrops(event: DragEvent): void {
+  if (!event.dataTransfer?.types.includes("Files")) return;
+  event.preventDefault();
+  if (!(event.target as Element).closest?.(".drop, [data-editor]")) event.dataTransfer.dropEffect = "none";
+}
+
 export function start(root: Element): void {
   startTheme();
   startRouter();
   startKeyboard();
+  window.addEventListener("dragover", ignoreOtherDrops);
+  window.addEventListener("drop", ignoreOtherDrops);
   startSession();
   startLive();
   let owner = "";

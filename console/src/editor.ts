@@ -167,6 +167,17 @@ const indent = {
   },
 };
 
+/** Typing over a selection. Chromium would give the new text the style of the old one, inline: the page's policy blocks that. */
+const typeOver = EditorView.domEventHandlers({
+  beforeinput(event, view) {
+    const { state } = view;
+    if (event.inputType !== "insertText" || !event.data || event.isComposing) return false;
+    if (state.readOnly || state.selection.main.empty) return false;
+    view.dispatch(state.replaceSelection(event.data), { userEvent: "input.type", scrollIntoView: true });
+    return true;
+  },
+});
+
 export function openEditor(
   host: HTMLElement,
   text: string,
@@ -191,6 +202,7 @@ export function openEditor(
         folding,
         history(),
         highlightActiveLine(),
+        typeOver,
         colours,
         theme,
         EditorView.lineWrapping,

@@ -131,6 +131,7 @@ def test_a_nested_form_is_filled_in_and_run(seen: dict[str, Any]) -> None:
 def test_the_editor_folds_and_marks_errors(seen: dict[str, Any]) -> None:
     assert seen["brokenJson"].endswith(seen["brokenMark"])
     assert seen["folded"]
+    assert seen["typedOver"] == "["
     assert seen["marked"] == "1"
 
 
@@ -166,6 +167,24 @@ def test_each_kind_of_schema_has_its_control(seen: dict[str, Any]) -> None:
 def test_json_is_typed_into_a_field_and_a_file_is_dropped_on_one(seen: dict[str, Any]) -> None:
     assert seen["sent"]["anything"] == {"a": 1}
     assert seen["sent"]["file"] == {"$bytes": base64.b64encode(b"from a file").decode()}
+
+
+def test_run_refuses_text_that_is_not_json_and_focuses_it(seen: dict[str, Any]) -> None:
+    outcomes, bar = seen["brokenField"]
+    assert outcomes == 0
+    assert "1 problem" in bar
+    assert "Send anyway" not in bar
+    assert seen["brokenText"] == ["}x", 0]
+
+
+def test_run_sends_what_is_in_the_field_that_has_the_focus(seen: dict[str, Any]) -> None:
+    assert seen["sentLast"] == [["two words"], False]
+
+
+def test_a_narrow_window_shows_fewer_calls_and_cuts_none(seen: dict[str, Any]) -> None:
+    inside, outside, drawn = seen["chips"]
+    assert inside == 2
+    assert inside + outside == drawn == 3
 
 
 def test_every_key_does_what_the_list_of_keys_says(seen: dict[str, Any]) -> None:

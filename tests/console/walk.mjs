@@ -1,15 +1,19 @@
 // Walk through the console as a user does, and print what a browser saw: `node walk.mjs URL`.
 // When it prints {"restart": true}, the server is to be started again; a line on stdin says that it was.
 import { once } from "node:events";
-import { readFileSync } from "node:fs";
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { connect, createServer } from "node:net";
+import { tmpdir } from "node:os";
+import { dirname, join } from "node:path";
 import { createInterface } from "node:readline";
 import { launch } from "../node/browser.mjs";
 
 const require = createRequire(new URL("../node/", import.meta.url));
 const AXE = readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
 const url = process.argv[2];
+const FILE = join(mkdtempSync(join(tmpdir(), "console-")), "notes.txt");
+writeFileSync(FILE, "from a file");
 const stdin = createInterface({ input: process.stdin });
 const report = { errors: [], hosts: [], axe: [] };
 let isRestarting = false;
@@ -85,6 +89,37 @@ async function axe(screen) {
   }
 }
 
+/** The number of calls in the operation's tab. */
+const countCalls = () => {
+  const tabs = [...document.querySelectorAll('[role="tab"]')].map((tab) => tab.textContent);
+  return Number(tabs.find((tab) => tab.startsWith("Calls"))?.replace(/\D/g, "") ?? 0);
+};
+
+/** Run, and wait for the end of this call where others came before. */
+async function runAgain() {
+  const before = await page.evaluate(countCalls);
+  await run();
+  while ((await page.evaluate(countCalls)) <= before) await page.waitForTimeout(50);
+}
+
+/** Drop a file on an element as the user's file manager does: a browser opens it if the page does not take it. */
+async function drop(selector) {
+  const { x, y, width, height } = await page.locator(selector).first().boundingBox();
+  const browserSession = await context.newCDPSession(page);
+  const data = { items: [], files: [FILE], dragOperationsMask: 1 };
+  for (const type of ["dragEnter", "dragOver", "drop"])
+    await browserSession.send("Input.dispatchDragEvent", { type, x: x + width / 2, y: y + height / 2, data });
+  await browserSession.detach();
+}
+
+/** Run with what is in the form, and return the input as an operation that returns it received it. */
+async function sent() {
+  await runAgain();
+  await page.getByRole("tab", { name: "Raw" }).click();
+  await page.locator(".raw", { hasText: "data" }).waitFor();
+  return JSON.parse(await text(".raw")).data;
+}
+
 async function signIn(token) {
   await page.locator("#token").fill(token);
   await page.keyboard.press("Enter");
@@ -147,6 +182,9 @@ const steps = {
     report.folded = (await page.locator(".cm-line").count()) < lines;
     await page.locator(".cm-foldPlaceholder").click();
     await page.keyboard.press("Control+a");
+    await page.keyboard.type("[");
+    report.typedOver = await text(".cm-content");
+    await page.keyboard.press("Control+a");
     await page.keyboard.press("Delete");
     await page.keyboard.insertText('{"lines": [], "address": {"street": 1, "city": "Oslo"}}');
     await page.locator('.j-wrong[title="1 is not a string"]').waitFor();
@@ -187,23 +225,43 @@ const steps = {
     await page.keyboard.press("Delete");
     await page.keyboard.type('{"a": 1');
     await page.locator(".msg", { hasText: "JSON has an error" }).waitFor();
+    await field("/flag").focus();
+    await run();
+    await page.locator('[id="field:/anything"]:focus').waitFor();
+    report.brokenField = [await page.locator("[data-outcome]").count(), await text(".footbar")];
+    await page.keyboard.press("Control+End");
     await page.keyboard.type("}");
     await page.locator(".msg", { hasText: "JSON has an error" }).waitFor({ state: "detached" });
-    const dropped = await page.evaluateHandle(() => {
-      const transfer = new DataTransfer();
-      transfer.items.add(new File(["from a file"], "notes.txt"));
-      return transfer;
-    });
-    await page.locator(".drop").dispatchEvent("dragover", { dataTransfer: dropped });
-    await page.locator(".drop").dispatchEvent("drop", { dataTransfer: dropped });
+    await drop(".drop");
     await page.locator(".drop").getByText("11 B").waitFor();
-    await run();
-    await outcome();
-    await page.getByRole("tab", { name: "Raw" }).click();
-    await page.locator(".raw", { hasText: "anything" }).waitFor();
-    report.sent = JSON.parse(await text(".raw")).data;
+    await drop("h1");
+    report.sent = await sent();
     await page.getByRole("button", { name: "Remove the file of file" }).click();
     await page.locator("button.add", { hasText: "file" }).waitFor();
+  },
+
+  /** Ctrl-Enter sends what is in the field that has the focus, also where a field is read when it is left. */
+  async typedLast() {
+    await page.locator("button.add", { hasText: "words" }).click();
+    await field("/words").fill("two words");
+    report.sentLast = [(await sent()).words];
+    await page.locator('[id="field:/anything"]').focus();
+    await page.keyboard.press("Control+a");
+    await page.keyboard.press("Delete");
+    report.sentLast.push("anything" in (await sent()));
+    await page.getByRole("radio", { name: "JSON" }).click();
+    await page.locator(".cm-content").focus();
+    await page.keyboard.press("Control+End");
+    await page.keyboard.type("x");
+    await page.getByRole("radio", { name: "Form" }).click();
+    await page.locator(".msg", { hasText: "the form shows the last valid input" }).waitFor();
+    const before = await page.evaluate(countCalls);
+    await run();
+    await page.locator("#input-editor:focus").waitFor();
+    report.brokenText = [(await text(".cm-content")).slice(-2), (await page.evaluate(countCalls)) - before];
+    await page.keyboard.press("Control+End");
+    await page.keyboard.press("Backspace");
+    await page.locator(".j-wrong").first().waitFor({ state: "detached" });
   },
 
   async validation() {
@@ -278,6 +336,19 @@ const steps = {
     await page.locator(".diff .changed").first().waitFor();
     report.differences = await all(".diff .line.changed > span:first-child");
     await axe("compare");
+    await page.setViewportSize({ width: 1200, height: 800 });
+    await go("op/shop.quote");
+    await field("/item").fill("tea");
+    await runAgain();
+    await runAgain();
+    report.chips = await page.locator(".past").evaluate((past) => {
+      const box = past.getBoundingClientRect();
+      const boxes = [...past.children].map((chip) => chip.getBoundingClientRect());
+      const inside = boxes.filter(({ right, bottom }) => right <= box.right && bottom <= box.bottom);
+      const outside = boxes.filter(({ top }) => top >= box.bottom);
+      return [inside.length, outside.length, boxes.length];
+    });
+    await page.setViewportSize({ width: 1440, height: 900 });
   },
 
   async keyboard() {
@@ -709,4 +780,5 @@ for (const [name, step] of Object.entries(steps)) {
 }
 console.log(JSON.stringify({ report }));
 await browser.close();
+rmSync(dirname(FILE), { recursive: true });
 process.exit(0);

@@ -30,18 +30,20 @@ export function HistoryBar(props: {
     <div class="footbar">
       <span class="t3">{comparing ? "With" : "History"}</span>
       {past.length === 0 && <span class="t3">no calls yet</span>}
-      {past.slice(0, SHOWN + (comparing ? 3 : 0)).map((call) => (
-        <button
-          key={call.id}
-          type="button"
-          class={`chip m ${call.outcome === "ok" ? "g" : "e"}`}
-          aria-current={call.id === shown ? "true" : undefined}
-          disabled={comparing && call.id === shown}
-          onClick={() => choose(call)}
-        >
-          {clock(call.at)} {call.label}
-        </button>
-      ))}
+      <span class="past">
+        {past.slice(0, SHOWN + (comparing ? 3 : 0)).map((call) => (
+          <button
+            key={call.id}
+            type="button"
+            class={`chip m ${call.outcome === "ok" ? "g" : "e"}`}
+            aria-current={call.id === shown ? "true" : undefined}
+            disabled={comparing && call.id === shown}
+            onClick={() => choose(call)}
+          >
+            {clock(call.at)} {call.label}
+          </button>
+        ))}
+      </span>
       <span class="right row">
         <Button
           look="x"

@@ -18,9 +18,14 @@ import { Icon } from "./Icon";
 import { Menu } from "./Menu";
 import { Elapsed } from "./StatusLine";
 
+/** The id of the editor of the whole input. */
+export const EDITOR_ID = "input-editor";
+
 export interface Runner {
   press: () => Promise<void>;
   send: () => void;
+  /** Show and focus the first problem. */
+  focus: () => void;
   again: (input: Json) => Promise<void>;
   /** The input that awaits confirmation. */
   asking: Json | undefined;
@@ -28,7 +33,7 @@ export interface Runner {
 }
 
 /** Running an operation: validation, and confirmation of destructive operations. */
-export function useRunner(form: FormState): Runner {
+export function useRunner(form: FormState, showInput: () => void): Runner {
   const [asking, setAsking] = useState<Json | undefined>();
   const { operation } = form;
   const go = async (input: Json) => {
@@ -42,14 +47,18 @@ export function useRunner(form: FormState): Runner {
     if (operation.annotations?.destructiveHint === true) setAsking(input);
     else await go(input);
   };
+  const focus = () => {
+    showInput();
+    focusProblem(form);
+  };
   return {
     press: async () => {
-      const problems = form.validateNow();
-      if (form.jsonError.peek()) return;
-      if (problems.length > 0) focusField(form);
-      else await ask(form.value.peek());
+      leaveField();
+      if (form.validateNow()) await ask(form.value.peek());
+      else focus();
     },
     send: () => void ask(form.value.peek()),
+    focus,
     again: ask,
     asking,
     answer: (yes) => {
@@ -60,13 +69,35 @@ export function useRunner(form: FormState): Runner {
   };
 }
 
-export function focusField(form: FormState): void {
-  const [first] = form.problems.peek();
+/** Some fields take what was typed when they are left: run from the keyboard, the field is left for a moment. */
+function leaveField(): void {
+  const focused = document.activeElement;
+  if (!(focused instanceof HTMLElement)) return;
+  focused.blur();
+  focused.focus({ preventScroll: true });
+}
+
+function focusProblem(form: FormState): void {
+  if (form.jsonError.peek()) {
+    form.view.value = "json";
+    focusSoon(() => document.getElementById(EDITOR_ID));
+    return;
+  }
+  const [first] = form.all.peek();
   if (!first) return;
   form.view.value = "form";
-  requestAnimationFrame(() => {
+  focusSoon(() => {
     const pointer = nearestField(first, (each) => document.getElementById(fieldId(each)) !== null) ?? fieldOf(first);
-    document.getElementById(fieldId(pointer))?.focus();
+    return document.getElementById(fieldId(pointer));
+  });
+}
+
+/** Focus an element when it can be: an editor needs a few frames to open. */
+function focusSoon(find: () => HTMLElement | null, frames = 30): void {
+  requestAnimationFrame(() => {
+    const found = find();
+    found?.focus();
+    if (frames > 0 && (!found || document.activeElement !== found)) focusSoon(find, frames - 1);
   });
 }
 
@@ -199,7 +230,7 @@ function More(props: { form: FormState; runner: Runner }) {
 
 /** Whether problems are shown and the form can be sent despite them. */
 function canSendAnyway(form: FormState): boolean {
-  return form.showsAll.value && form.all.value.length > 0 && !form.jsonError.value;
+  return form.showsAll.value && form.all.value.length > 0 && form.isReadable.value;
 }
 
 function Validity(props: { form: FormState; runner: Runner }) {
@@ -207,10 +238,10 @@ function Validity(props: { form: FormState; runner: Runner }) {
   const problems = form.all.value.length;
   if (form.jsonError.value) {
     return (
-      <span class="row err">
+      <button type="button" class="row err" onClick={runner.focus}>
         <Icon name="error" small />
         JSON has an error
-      </span>
+      </button>
     );
   }
   if (problems === 0) {
@@ -221,13 +252,16 @@ function Validity(props: { form: FormState; runner: Runner }) {
       </span>
     );
   }
-  const isShown = form.showsAll.value || form.all.value.some((problem) => form.messages(fieldOf(problem)).length > 0);
+  const isShown =
+    form.showsAll.value ||
+    !form.isReadable.value ||
+    form.all.value.some((problem) => form.messages(fieldOf(problem)).length > 0);
   if (!isShown) {
     return <span class="row t3">{plural(problems, "field")} to complete</span>;
   }
   return (
     <>
-      <button type="button" class="row err" onClick={() => focusField(form)}>
+      <button type="button" class="row err" onClick={runner.focus}>
         <Icon name="error" small />
         {plural(problems, "problem")}
       </button>

@@ -17,15 +17,15 @@ import { JsonEditor } from "./JsonEditor";
 import { Empty } from "./Notice";
 import { ProblemList } from "./ProblemList";
 import { Result } from "./Result";
-import { fillExample, RunBar, useRunner } from "./RunBar";
+import { EDITOR_ID, fillExample, RunBar, type Runner, useRunner } from "./RunBar";
 import { StatusLine } from "./StatusLine";
 
 export function TryPanel(props: { form: FormState }) {
   const { form } = props;
   const { operation } = form;
   const run = runOf(operation.id).value;
-  const runner = useRunner(form);
   const side = useSignal<"input" | "result">("input");
+  const runner = useRunner(form, () => (side.value = "input"));
   const [isPhone, setPhone] = useState(() => matchMedia("(max-width: 640px)").matches);
   useEffect(() => {
     const query = matchMedia("(max-width: 640px)");
@@ -55,6 +55,7 @@ export function TryPanel(props: { form: FormState }) {
       }),
     [run],
   );
+  // Not shown, the input is still there, with what was typed into it.
   const showsInput = !isPhone || side.value === "input";
   const showsResult = !isPhone || side.value === "result";
   return (
@@ -77,7 +78,7 @@ export function TryPanel(props: { form: FormState }) {
         class="split"
         style={isPhone ? {} : { "--left": `${divider.value}fr`, "--right": `${100 - divider.value}fr` }}
       >
-        {showsInput && <InputPane form={form} runner={runner} />}
+        <InputPane form={form} runner={runner} isHidden={!showsInput} />
         {!isPhone && <Divider />}
         {showsResult && (
           <section class="pane" aria-label="Result">
@@ -107,11 +108,11 @@ export function TryPanel(props: { form: FormState }) {
   );
 }
 
-function InputPane(props: { form: FormState; runner: ReturnType<typeof useRunner> }) {
+function InputPane(props: { form: FormState; runner: Runner; isHidden: boolean }) {
   const { form } = props;
   const view = form.view.value;
   return (
-    <section class="pane" aria-label="Input">
+    <section class="pane" aria-label="Input" hidden={props.isHidden}>
       <div class="bar hide">
         <h2>Input</h2>
         <Segmented
@@ -138,15 +139,15 @@ function InputPane(props: { form: FormState; runner: ReturnType<typeof useRunner
         ) : (
           <>
             <JsonEditor
+              id={EDITOR_ID}
               label="Input as JSON"
-              text={writeJson(form.value.value, 2)}
+              text={form.jsonError.value?.text ?? writeJson(form.value.value, 2)}
               problems={form.marks.value}
               change={(text) => form.setText(text)}
             />
             {form.jsonError.value && (
               <div class="msg" role="status">
-                JSON has an error at {form.jsonError.value.line}:{form.jsonError.value.column}:{" "}
-                {form.jsonError.value.message}
+                {form.jsonError.value.detail}
               </div>
             )}
           </>

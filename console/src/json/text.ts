@@ -8,10 +8,16 @@ const INEXACT = /\d{16}|\.\d*0(?!\d)|\d[eE]|-0(?![.\d])/;
 export class JsonError extends Error {
   constructor(
     message: string,
+    readonly text: string,
     readonly line: number,
     readonly column: number,
   ) {
     super(message);
+  }
+
+  /** The message with its position. */
+  get detail(): string {
+    return `JSON has an error at ${this.line}:${this.column}: ${this.message}`;
   }
 }
 
@@ -44,7 +50,7 @@ function locate(message: string, text: string): JsonError {
     .replace(/ (in JSON )?at (position|line) .*$/s, "")
     .replace(/, .*is not valid JSON$/s, "");
   const before = text.slice(0, errorOffset(text)).split("\n");
-  return new JsonError(reason, before.length, (before.at(-1)?.length ?? 0) + 1);
+  return new JsonError(reason, text, before.length, (before.at(-1)?.length ?? 0) + 1);
 }
 
 const SPACE = /[ \t\n\r]*/y;

@@ -14,7 +14,12 @@ const VALIDATE_AFTER_MS = 150;
 export class FormState {
   readonly schemas: Schemas;
   readonly value = signal<Json>({});
+  /** The error of the editor's text: the value is the last valid one. */
   readonly jsonError = signal<JsonError | undefined>(undefined);
+  /** The errors of JSON fields whose text is not JSON, by pointer: the value has their last valid one. */
+  readonly unreadable = signal<ReadonlyMap<string, JsonError>>(new Map());
+  /** Counts resets: the form is drawn anew after each. */
+  readonly resets = signal(0);
   /** Pointers of fields that lost focus; their messages are shown. */
   readonly touched = signal<ReadonlySet<string>>(new Set());
   /** Whether all messages are shown, after Run was pressed. */
@@ -30,7 +35,11 @@ export class FormState {
   private readonly memory = new Map<string, Json>();
   private check: Check | undefined;
 
-  readonly all = computed(() => [...this.problems.value, ...this.refused.value]);
+  /** The problems of the text in JSON fields, of the value, and those that the server found. */
+  readonly all = computed<FoundProblem[]>(() => {
+    const unreadable = [...this.unreadable.value].map(([pointer, { detail }]) => ({ pointer, detail }));
+    return [...unreadable, ...this.problems.value, ...this.refused.value];
+  });
   /** Errors in the editor's text: invalid JSON, else schema problems. */
   readonly marks = computed<{ pointer?: string; detail: string }[]>(() => {
     if (this.jsonError.value) return [{ detail: this.jsonError.value.message }];
@@ -39,7 +48,8 @@ export class FormState {
       : this.problems.value.filter(({ detail }) => missingProperty(detail) === undefined);
     return [...own, ...this.refused.value];
   });
-  readonly isValid = computed(() => this.all.value.length === 0 && !this.jsonError.value);
+  /** Whether every text was read: only then does the value have what was typed, and can be sent. */
+  readonly isReadable = computed(() => !this.jsonError.value && this.unreadable.value.size === 0);
 
   constructor(readonly operation: Operation) {
     this.schemas = new Schemas(operation.inputSchema);
@@ -63,11 +73,11 @@ export class FormState {
     if (this.check) this.problems.value = this.check(value);
   }
 
-  /** Validate immediately, as Run does. */
-  validateNow(): FoundProblem[] {
+  /** Validate immediately, as Run does, and return whether the value can be sent. */
+  validateNow(): boolean {
     this.validate(this.value.peek());
     this.showsAll.value = true;
-    return this.problems.peek();
+    return this.isReadable.peek() && this.problems.peek().length === 0;
   }
 
   get(path: Path): Json | undefined {
@@ -100,6 +110,14 @@ export class FormState {
     }
   }
 
+  /** Set or remove the error of a JSON field. */
+  setUnreadable(pointer: string, error?: JsonError): void {
+    const now = new Map(this.unreadable.peek());
+    if (error) now.set(pointer, error);
+    else if (!now.delete(pointer)) return;
+    this.unreadable.value = now;
+  }
+
   reset(value?: Json): void {
     batch(() => {
       this.replace(value ?? initialValue(this.operation.inputSchema));
@@ -107,6 +125,8 @@ export class FormState {
       this.touched.value = new Set();
       this.showsAll.value = false;
       this.jsonError.value = undefined;
+      this.unreadable.value = new Map();
+      this.resets.value++;
     });
   }
 

@@ -15,7 +15,15 @@ export function SchemaForm(props: { form: FormState }) {
         </div>
       )}
       <div class={error ? "locked" : ""} inert={Boolean(error)}>
-        <Field path={[]} name="" schema={form.schemas.resolve(form.operation.inputSchema)} required depth={0} bare />
+        <Field
+          key={form.resets.value}
+          path={[]}
+          name=""
+          schema={form.schemas.resolve(form.operation.inputSchema)}
+          required
+          depth={0}
+          bare
+        />
       </div>
     </FormProvider>
   );

@@ -1,35 +1,36 @@
 /** Any JSON: an editor inside the form, for parts without a matching control. */
 
-import { useEffect, useState } from "preact/hooks";
+import { useLayoutEffect, useState } from "preact/hooks";
 import { type JsonError, parseJson, writeJson } from "../../json/text";
-import { equal, pointerOf } from "../../json/value";
+import { equal, type Json, pointerOf } from "../../json/value";
 import { JsonEditor } from "../JsonEditor";
 import { type ControlProps, useForm } from "./context";
 
 export function RawControl(props: ControlProps) {
   const form = useForm();
   const { path, value } = props;
-  const [text, setText] = useState(value === undefined ? "" : writeJson(value, 2));
-  const [error, setError] = useState<JsonError | undefined>();
-  useEffect(() => {
-    if (error) return;
-    const read = text.trim() ? parseJson(text) : undefined;
-    if (!equal(read, value)) setText(value === undefined ? "" : writeJson(value, 2));
+  const pointer = pointerOf(path);
+  const [text, setText] = useState(textOf(value));
+  const error = form.unreadable.value.get(pointer);
+  // A text that is not JSON goes with its field, and when the value is changed elsewhere: items were moved, for example.
+  useLayoutEffect(() => {
+    if (!stands(text, value)) setText(textOf(value));
+    return () => form.setUnreadable(pointer);
   }, [value]);
   const change = (typed: string) => {
     setText(typed);
-    if (!typed.trim()) return setError(undefined);
+    if (!typed.trim()) return form.setUnreadable(pointer);
     try {
       form.set(path, parseJson(typed));
-      setError(undefined);
+      form.setUnreadable(pointer);
     } catch (caught) {
-      setError(caught as JsonError);
+      form.setUnreadable(pointer, caught as JsonError);
     }
   };
   // Not while one types: the field of a removed value is gone.
   const leave = () => {
     if (!text.trim()) form.remove(path);
-    form.touch(pointerOf(path));
+    form.touch(pointer);
   };
   return (
     <>
@@ -44,9 +45,22 @@ export function RawControl(props: ControlProps) {
       />
       {error && (
         <div class="msg" role="status">
-          JSON has an error at {error.line}:{error.column}: {error.message}
+          {error.detail}
         </div>
       )}
     </>
   );
+}
+
+function textOf(value: Json | undefined): string {
+  return value === undefined ? "" : writeJson(value, 2);
+}
+
+/** Whether a text stands for a value: an empty one for none. */
+function stands(text: string, value: Json | undefined): boolean {
+  try {
+    return equal(text.trim() ? parseJson(text) : undefined, value);
+  } catch {
+    return false;
+  }
 }
