@@ -41,6 +41,12 @@ def test_a_child_inherits_caller_deadline_and_trace_but_no_other_metadata() -> N
     assert child.metadata == {"traceparent": "00-1-2-01", "tracestate": "a=b"}
 
 
+def test_a_child_does_not_share_the_empty_metadata_of_its_parent() -> None:
+    parent = OperationContext()
+    assert parent.child().metadata == {}
+    assert parent.child().metadata is not parent.metadata
+
+
 def test_a_context_outside_a_call_reports_that_it_has_no_env() -> None:
     context = OperationContext()
     assert context.env is NO_ENV

@@ -199,6 +199,29 @@ async def test_nested_calls_are_linked_to_their_parent_and_inherit() -> None:
     assert [context.deadline for context in (inner, mid)] == [2**50, 2**50]
 
 
+@pytest.mark.parametrize("context", [None, OperationContext(metadata={"traceparent": "00-1-2-01"})])
+async def test_a_nested_call_is_linked_to_a_call_that_was_made_without_a_request_id(
+    context: OperationContext | None,
+) -> None:
+    seen: list[OperationContext] = []
+
+    @operation("link.inner", type="query")
+    async def inner(context: OperationContext) -> None:
+        seen.append(context)
+
+    @operation("link.outer", type="query")
+    async def outer(context: OperationContext) -> None:
+        seen.append(context)
+        await context.env.link.inner()
+
+    await OperationRegistry([inner, outer]).execute("link.outer", None, context)
+    called, nested = seen
+    assert called.request_id
+    assert nested.parent_request_id == called.request_id
+    assert nested.request_id != called.request_id
+    assert nested.metadata == called.metadata
+
+
 @operation(id="shop.open", access_control=AccessControl(required_scopes=["nobody"]))
 async def open_shop(context: OperationContext) -> Any:
     return (await context.env.shop.secret()).data

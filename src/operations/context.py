@@ -282,18 +282,19 @@ class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
         if self.client is not None:
             await self.client.notify(method, params)
 
-    def child(self) -> OperationContext:
+    def child(self, parent_request_id: str = "") -> OperationContext:
         """Return the context of a nested call: same caller, deadline and trace, linked to its parent.
 
-        Other metadata is not copied: it may contain credentials for this call alone.
+        The default of `parent_request_id` is the id of this context. Other metadata is not copied: it may contain
+        credentials for this call alone.
         """
         metadata = self.metadata
         return OperationContext(
             request_id=new_request_id(),
-            parent_request_id=self.request_id,
+            parent_request_id=parent_request_id or self.request_id,
             identity=self.identity,
             deadline=self.deadline,
-            metadata={key: metadata[key] for key in TRACE_FIELDS if key in metadata} if metadata else metadata,
+            metadata={key: metadata[key] for key in TRACE_FIELDS if key in metadata} if metadata else {},
             trusted=self.is_trusted,
             grant=self.grant,
             client=self.client,
@@ -341,12 +342,12 @@ NO_ASK = "NO_ASK"
 
 def new_request_id() -> str:
     """Return a unique id: random per process, counted within it."""
-    return f"{_process_id}-{next(_counter):x}"
+    return _prefix + str(next(_counter))
 
 
 def is_own_request_id(request_id: str) -> bool:
     """Whether an id has the form of this process's own ids, which others can guess."""
-    return request_id.startswith(f"{_process_id}-")
+    return request_id.startswith(_prefix)
 
 
 def with_request_id(context: OperationContext | None) -> OperationContext:
@@ -356,13 +357,13 @@ def with_request_id(context: OperationContext | None) -> OperationContext:
     return context if context.request_id else msgspec.structs.replace(context, request_id=new_request_id())
 
 
-def _renew_process_id() -> None:
-    global _process_id
-    _process_id = os.urandom(16).hex()
+def _renew_prefix() -> None:
+    global _prefix
+    _prefix = f"{os.urandom(16).hex()}-"
 
 
 _counter = itertools.count(1)
-_process_id = ""
-_renew_process_id()
+_prefix = ""
+_renew_prefix()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_process_id)
+    os.register_at_fork(after_in_child=_renew_prefix)

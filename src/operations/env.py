@@ -44,14 +44,21 @@ class OperationLookup(Protocol):
         """Subscribe with access control, unless the context is trusted."""
 
 
-class _EnvScope(msgspec.Struct, frozen=True):
+class EnvScope(msgspec.Struct, frozen=True):
     """State shared by all nodes of an env."""
 
     catalogue: OperationLookup
     context: OperationContext
-    namespaces: tuple[str, ...] | None
-    invoke: Invoke | None
-    stream: InvokeStream | None
+    """The context that nested calls inherit from."""
+    request_id: str
+    """Id of the call that makes the nested calls; the context may have none."""
+    namespaces: tuple[str, ...] | None = None
+    invoke: Invoke | None = None
+    stream: InvokeStream | None = None
+
+    def child(self) -> OperationContext:
+        """Return the context of a nested call."""
+        return self.context.child(self.request_id)
 
     def resolve(self, path: str) -> tuple[str, Operation[Any] | None]:
         """Return the id of a path, and its operation if the registry has it."""
@@ -72,7 +79,7 @@ class _EnvScope(msgspec.Struct, frozen=True):
 class EnvNode(msgspec.Struct, frozen=True, eq=False):
     """A node of an env: a namespace, a callable operation, or both."""
 
-    _scope: _EnvScope
+    _scope: EnvScope
     _path: str
     _operation: Operation[Any] | None = None
     """The operation that the node was looked up by; its results have its Python type."""
@@ -98,13 +105,13 @@ class EnvNode(msgspec.Struct, frozen=True, eq=False):
         if operation is not None and operation.handler is None and operation.stream is not None:
             return self._subscribe(input, **members)
         invoke = self._scope.invoke or self._scope.catalogue.execute_nested
-        called = invoke(operation_id, merge_input(operation_id, input, members), self._scope.context.child())
+        called = invoke(operation_id, merge_input(operation_id, input, members), self._scope.child())
         return called if self._operation is None else self._rebuild(called, self._operation)
 
     def _subscribe(self, input: Any = None, /, **members: Any) -> Any:
         operation_id, _ = self._scope.resolve(self._path)
         stream = self._scope.stream or self._scope.catalogue.subscribe_nested
-        items = stream(operation_id, merge_input(operation_id, input, members), self._scope.context.child())
+        items = stream(operation_id, merge_input(operation_id, input, members), self._scope.child())
         return items if self._operation is None else self._rebuild_items(items, self._operation)
 
     async def _rebuild(self, called: Awaitable[Any], operation: Operation[Any]) -> ResponseEnvelope[Any]:
@@ -206,7 +213,7 @@ def build_env(
     call protocol uses them to call operations that this registry does not have.
     """
     limited = None if namespaces is None else (namespaces,) if isinstance(namespaces, str) else tuple(namespaces)
-    return EnvNode(_EnvScope(registry, context, limited, invoke, stream), "")
+    return EnvNode(EnvScope(registry, context, context.request_id, limited, invoke, stream), "")
 
 
 def merge_input(operation_id: str, input: Any, members: Mapping[str, Any]) -> Any:

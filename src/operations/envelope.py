@@ -267,10 +267,10 @@ def detect_envelope(value: object) -> ResponseEnvelope[Any] | None:
 def has_described_data(envelope: ResponseEnvelope[Any]) -> bool:
     """Whether the output schema applies to the data: not to an error result, nor to content blocks used as data."""
     meta = envelope.meta
+    if isinstance(meta, LocalResponseMeta):  # first: an instance check of another class is slow
+        return True
     if isinstance(meta, HTTPResponseMeta):
         return meta.status_code < 400
-    if not isinstance(meta, MCPResponseMeta):
-        return True
     if meta.is_error:
         return False
     return meta.structured_content is not None or envelope.data != [block.to_dict() for block in meta.content]

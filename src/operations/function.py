@@ -248,11 +248,13 @@ class _FunctionCall:
                 raise
         if not self._contexts and not self._positional:
             return self._function(**input)
-        arguments = dict(input)  # a copy: the input is the caller's
+        arguments = {**input}  # a copy: the input is the caller's
         for name in self._contexts:
             arguments[name] = context
-        if not self._positional:
-            return self._function(**arguments)
+        return self._call_by_position(arguments) if self._positional else self._function(**arguments)
+
+    def _call_by_position(self, arguments: dict[str, Any]) -> Any:
+        # A separate method: its comprehension would slow down every call.
         leading = [arguments.pop(name, default) for name, default in self._positional]
         return self._function(*leading, **arguments)
 

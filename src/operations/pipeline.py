@@ -140,15 +140,16 @@ def removed_paths(before: Any, after: Any, path: str = "") -> Iterator[str]:
 
 def finish(operation: Operation[Any], policy: Policy, result: Any, mismatches: Mismatches) -> ResponseEnvelope[Any]:
     """Convert a handler's result, or one item of its stream, to the caller's envelope."""
-    if type(result) is Event:
+    kind = type(result)
+    if kind is Event:
         return _finish_event(operation, policy, result, mismatches)
-    kind = result.__class__
-    may_be = "meta" in result if kind is dict else may_be_envelope(kind)
+    may_be = "meta" in result if kind is dict else kind not in PLAIN and may_be_envelope(result.__class__)
     envelope = detect_envelope(result) if may_be else None
     data = result if envelope is None else envelope.data
-    if operation.dump is not None and (operation.dump is not jsonable or type(data) not in PLAIN):
+    dump = operation.dump
+    if dump is not None and (dump is not jsonable or type(data) not in PLAIN):
         try:
-            data = operation.dump(data)
+            data = dump(data)
         except CallError as error:
             message = f"{operation.id}: cannot convert the result to JSON: {error.message}"
             raise CallError(ErrorCode.EXECUTION_ERROR, message, error.details) from error
@@ -156,12 +157,8 @@ def finish(operation: Operation[Any], policy: Policy, result: Any, mismatches: M
     if not schema.is_unknown and (envelope is None or (operation.schema_applies or has_described_data)(envelope)):
         given = data
         data, problems = schema.normalise(data, policy)
-        if mismatches.normalised is not None and (data is not given or problems):
-            mismatches.normalised(operation.spec, given, data, problems)
-        if data is not given:
-            mismatches.note_removed(operation.id, given, data)
-        if problems:
-            _report(operation, policy, problems, mismatches)
+        if problems or data is not given:
+            _report(operation, policy, given, data, problems, mismatches)
     if envelope is None:
         # `local_envelope` without its call: this is the end of most calls.
         return ResponseEnvelope(data, LocalResponseMeta(operation.spec.id, time.time_ns() // 1_000_000))
@@ -186,8 +183,21 @@ def check_declared_error(operation: Operation[Any], error: CallError, mismatches
         mismatches.report(f"{operation.id} ({error.code} details)", schema.errors(error.details))
 
 
-def _report(operation: Operation[Any], policy: Policy, problems: Sequence[Problem], mismatches: Mismatches) -> None:
-    """Report a result that does not match its schema; raise under `strict`."""
+def _report(
+    operation: Operation[Any],
+    policy: Policy,
+    given: Any,
+    data: Any,
+    problems: Sequence[Problem],
+    mismatches: Mismatches,
+) -> None:
+    """Report a result that was changed or does not match its schema; raise under `strict` if it does not match."""
+    if mismatches.normalised is not None:
+        mismatches.normalised(operation.spec, given, data, problems)
+    if data is not given:
+        mismatches.note_removed(operation.id, given, data)
+    if not problems:
+        return
     if policy == "strict":
         details = {"errors": [msgspec.to_builtins(problem) for problem in problems]}
         message = f"{operation.id}: the result does not match the output schema\n{format_value_errors(problems)}"

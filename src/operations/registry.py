@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Sequence
 from functools import cached_property, partial
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
 import msgspec
@@ -15,7 +16,7 @@ from operations.access import require_access
 from operations.catalogue import OperationCatalogue, explain_operation
 from operations.context import NO_ENV, OperationContext, limit_context, new_request_id, with_request_id
 from operations.deadlines import Deadline, StreamDeadline, TimerWheel, check_deadline
-from operations.env import blocking_context, build_env
+from operations.env import EnvNode, EnvScope, blocking_context
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
 from operations.execution import Execution
@@ -270,7 +271,6 @@ class OperationRegistry(OperationCatalogue):
         input: Any = None,
         context: OperationContext | None = None,
         kind: Kind = "local",
-        *,
         observed: bool = False,
         intercepted: bool = False,
     ) -> ResponseEnvelope[Any]:
@@ -307,7 +307,7 @@ class OperationRegistry(OperationCatalogue):
                 result = await self._execution.in_thread(handler, value, context)
             else:
                 result = handler(value, context)
-            if hasattr(result, "__await__"):
+            if type(result) is CoroutineType or hasattr(result, "__await__"):
                 result = await result
             return finish(operation, operation.spec.output_policy or self.output_policy, result, self.mismatches)
         except BaseException as error:  # noqa: BLE001  # every way a handler can end is translated in one place
@@ -464,13 +464,14 @@ class OperationRegistry(OperationCatalogue):
 
     def _complete(self, context: OperationContext | None) -> OperationContext:
         """Return the context with a request id and an env."""
-        if context is None:  # the same as below, without copying every field
-            base = OperationContext(request_id=new_request_id())
-            return OperationContext(request_id=base.request_id, env=build_env(self, base))
-        base = with_request_id(context)
-        if base.env is not None and base.env is not NO_ENV:
-            return base
-        return msgspec.structs.replace(base, env=build_env(self, base))
+        if context is None:
+            request_id = new_request_id()
+            return OperationContext(request_id=request_id, env=EnvNode(EnvScope(self, _NO_CONTEXT, request_id), ""))
+        if context.env is not None and context.env is not NO_ENV:
+            return with_request_id(context)
+        request_id = context.request_id or new_request_id()
+        env = EnvNode(EnvScope(self, context, request_id), "")
+        return msgspec.structs.replace(context, request_id=request_id, env=env)
 
     def _report_normalised(self, spec: OperationSpec, given: Any, data: Any, problems: Sequence[Problem]) -> None:
         observed = _observed_call() if self.observers else None
