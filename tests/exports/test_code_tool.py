@@ -176,7 +176,7 @@ async def test_a_crash_of_the_sandbox_costs_only_its_script() -> None:
 
     async with CodeTool(OperationRegistry([crash]).tools(), processes=1) as tools:
         crashed = await tools.run("print('begun')\nawait env.test.crash()")
-        assert "EXECUTION_ERROR: the script ended its sandbox" in crashed.text
+        assert "EXECUTION_ERROR: the script's sandbox crashed" in crashed.text
         assert "begun" in crashed.text
         assert (await tools.run("1 + 1")).text == "2"
 

@@ -79,7 +79,7 @@ class _ConfigReader:
         self.problems: list[ConfigProblem] = []
         self._environ = environ
         self._draft = draft
-        """Text of the first file, if it is not to be read."""
+        """Text to use for the first file instead of reading it."""
         self._file_variables: dict[str, str] = {}
         self._sources: dict[str, Source] = {}
         self._tables: dict[str, dict[str, Any]] = {"access": {}, "transports": {}}

@@ -152,7 +152,7 @@ class CodeTool(FixedTools):
         elif isinstance(error, ScriptStoppedError):
             message = "the script was stopped"
         else:
-            message = "the script ended its sandbox"
+            message = "the script's sandbox crashed"
         return CallError(ErrorCode.EXECUTION_ERROR, f"{message}{_after(printed)}")
 
     def prepare(self) -> None:

@@ -137,7 +137,7 @@ def _read(contents: Mapping[str, Any]) -> tuple[dict[str, bytes], dict[str, Sequ
 
 
 class _Collector(list[str]):
-    """Collects references, and leaves empty ones in their places."""
+    """Collects references, and replaces each by an empty string."""
 
     def __call__(self, reference: str) -> str:
         self.append(reference)

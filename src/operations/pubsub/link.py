@@ -47,7 +47,7 @@ class Turn:
 
     def __init__(self) -> None:
         self.end = inf
-        """Time of `perf_counter` at which its time in this iteration is used up; infinite before `begin`."""
+        """Value of `perf_counter` at which the turn ends; infinite before `begin`."""
         self._left = 0
         self._is_running = False
 

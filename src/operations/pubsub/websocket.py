@@ -205,7 +205,7 @@ class WebSocketLink(picows.WSListener):
         self._callbacks.opened(self)
 
     def note_unfinished(self) -> None:
-        """Called by the reader."""
+        """Enforce the size limit of a message that has not arrived completely."""
         if self.unfinished > self._largest_buffer:
             self._largest_buffer = self.unfinished
             if self.unfinished > LARGE_MESSAGE:

@@ -146,7 +146,7 @@ class NatsRecords:
                 return True
 
     async def reopen(self, address: str, record: Record) -> None:
-        """Write a value that is not final: the message is stored again."""
+        """Replace the final value of a record, because its message is stored again; raise if the value is not final."""
         kept = await self.read(address, record.key)
         headers = _headers(record, self._link(record))
         if kept is None or not kept.is_final or not await self._write(address, record, kept, headers):

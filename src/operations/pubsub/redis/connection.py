@@ -65,7 +65,7 @@ class RedisConnection(asyncio.Protocol):
         self.server: dict[str, Any] = {}
         """How the server describes itself: version, role, the id of this connection."""
         self.is_congested = False
-        """Whether much is unsent."""
+        """Whether more than `CONGESTED_BYTES` are unsent."""
         self._owner = owner
         self._reader = hiredis.Reader(notEnoughData=_NOTHING)
         self._transport: Any = None
@@ -158,7 +158,7 @@ class RedisConnection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=CONGESTED_BYTES)
 
     def pause_writing(self) -> None:
-        """Called by asyncio: much is unsent."""
+        """Called by asyncio when more than `CONGESTED_BYTES` are unsent."""
         self.is_congested = True
         self._owner.congestion_changed()
 
