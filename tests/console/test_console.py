@@ -304,6 +304,10 @@ def test_an_identity_without_rights_sees_less(seen: dict[str, Any]) -> None:
     assert "unknown, or not allowed" in seen["guestLink"]
 
 
-def test_signing_out_leaves_nothing_of_an_identity_in_the_page(seen: dict[str, Any]) -> None:
-    assert (seen["guestForm"], seen["guestResult"], seen["guestHistory"]) == ("", 0, 0)
+def test_a_page_of_another_origin_reads_nothing(seen: dict[str, Any]) -> None:
+    assert seen["readElsewhere"] == []
+
+
+def test_signing_out_leaves_nothing_of_an_identity_in_the_browser(seen: dict[str, Any]) -> None:
+    assert (seen["guestForm"], seen["guestResult"], seen["guestHistory"], seen["guestPins"]) == ("", 0, 0, "[]")
     assert not any("gold" in row or "shop.slow" in row for row in seen["guestCalls"])

@@ -2,6 +2,7 @@
 // When it prints {"restart": true}, the server is to be started again; a line on stdin says that it was.
 import { once } from "node:events";
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { createServer as createSite } from "node:http";
 import { createRequire } from "node:module";
 import { connect, createServer } from "node:net";
 import { tmpdir } from "node:os";
@@ -724,7 +725,27 @@ const steps = {
     report.afterRestart = await outcome();
   },
 
+  /** A page of another origin reads nothing, not even with a token that it got hold of. */
+  async otherOrigin() {
+    const site = createSite((_request, response) => response.setHeader("content-type", "text/html").end("<p>other</p>"));
+    await once(site.listen(0, "127.0.0.1"), "listening");
+    const other = await context.newPage();
+    await other.goto(`http://127.0.0.1:${site.address().port}/`);
+    report.readElsewhere = await other.evaluate(async (base) => {
+      const found = [];
+      for (const path of ["", "api/session", "api/catalogue", "api/calls", "../shop/quote?item=tea"])
+        for (const headers of [{}, { Authorization: "Bearer maria-token" }])
+          await fetch(base + path, { headers }).then((response) => found.push([path, response.status]), () => {});
+      return found;
+    }, url);
+    await other.close();
+    site.close();
+  },
+
   async guest() {
+    await go("op/shop.clear");
+    await page.getByRole("button", { name: "Pin", exact: true }).click();
+    await page.getByRole("button", { name: "Unpin" }).waitFor();
     await go("op/shop.order");
     await field("/address/city").fill("Lima");
     await go("op/shop.quote");
@@ -754,6 +775,7 @@ const steps = {
     await go("calls");
     await page.locator("h1", { hasText: "Calls" }).waitFor();
     report.guestCalls = await page.locator("tbody tr").allInnerTexts();
+    report.guestPins = await page.evaluate(() => localStorage.getItem("operations.pins"));
     report.guestHistory = await page.evaluate(
       () =>
         new Promise((resolve) => {

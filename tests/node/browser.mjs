@@ -5,10 +5,13 @@ import { chromium as playwright } from "playwright-core";
 /** Options that are not those of users: one process, and OpenGL in software, on which the page's thread waits for seconds. */
 const UNUSUAL = /^--(single-process|in-process-gpu|use-gl|use-angle|enable-unsafe-swiftshader|ignore-gpu-blocklist)/;
 
+/** With this option, a page may read what the browsers of users keep from it: the responses of other origins. */
+const UNSAFE = "--disable-web-security";
+
 /** Start a browser; with `isUsual`, with the processes that the browsers of users have. */
 export async function launch({ isUsual = false } = {}) {
-  const usual = [...chromium.args.filter((each) => !UNUSUAL.test(each)), "--disable-gpu"];
-  const args = isUsual ? usual : chromium.args;
+  const safe = chromium.args.filter((each) => each !== UNSAFE);
+  const args = isUsual ? [...safe.filter((each) => !UNUSUAL.test(each)), "--disable-gpu"] : safe;
   return playwright.launch({ args, executablePath: await chromium.executablePath(), headless: true });
 }
 

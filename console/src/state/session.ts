@@ -5,6 +5,7 @@ import { to } from "../addresses";
 import { api, forgetCatalogue, RequestError, refusals, setToken, token } from "../api/client";
 import type { Catalogue, CatalogueEntry, Feature, Problem, Session, Source } from "../api/types";
 import { endHistory } from "./history";
+import { pins } from "./preferences";
 
 export const session = signal<Session | undefined>(undefined);
 export const catalogue = signal<Catalogue | undefined>(undefined);
@@ -147,6 +148,7 @@ export async function useToken(value: string): Promise<boolean> {
 /** Sign out. Reloading the page ends running calls and clears this identity from memory. */
 export async function signOut(): Promise<void> {
   await endHistory();
+  pins.value = [];
   setToken("");
   location.assign(to.operations());
 }
