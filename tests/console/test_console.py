@@ -169,6 +169,10 @@ def test_json_is_typed_into_a_field_and_a_file_is_dropped_on_one(seen: dict[str,
     assert seen["sent"]["file"] == {"$bytes": base64.b64encode(b"from a file").decode()}
 
 
+def test_a_file_that_is_dropped_beside_its_field_is_not_opened(seen: dict[str, Any]) -> None:
+    assert seen["droppedBeside"] == {"dragover": True}  # no drop follows
+
+
 def test_run_refuses_text_that_is_not_json_and_focuses_it(seen: dict[str, Any]) -> None:
     outcomes, bar = seen["brokenField"]
     assert outcomes == 0

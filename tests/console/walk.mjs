@@ -103,14 +103,20 @@ async function runAgain() {
   while ((await page.evaluate(countCalls)) <= before) await page.waitForTimeout(50);
 }
 
-/** Drop a file on an element as the user's file manager does: a browser opens it if the page does not take it. */
+/** Drop a file on an element as a file manager does. Return which events the page prevents: otherwise users' browsers open the file. */
 async function drop(selector) {
+  await page.evaluate(() => {
+    window.prevented = {};
+    for (const type of ["dragover", "drop"])
+      window.addEventListener(type, (event) => (window.prevented[type] = event.defaultPrevented), { once: true });
+  });
   const { x, y, width, height } = await page.locator(selector).first().boundingBox();
   const browserSession = await context.newCDPSession(page);
   const data = { items: [], files: [FILE], dragOperationsMask: 1 };
   for (const type of ["dragEnter", "dragOver", "drop"])
     await browserSession.send("Input.dispatchDragEvent", { type, x: x + width / 2, y: y + height / 2, data });
   await browserSession.detach();
+  return page.evaluate(() => window.prevented);
 }
 
 /** Run with what is in the form, and return the input as an operation that returns it received it. */
@@ -235,7 +241,7 @@ const steps = {
     await page.locator(".msg", { hasText: "JSON has an error" }).waitFor({ state: "detached" });
     await drop(".drop");
     await page.locator(".drop").getByText("11 B").waitFor();
-    await drop("h1");
+    report.droppedBeside = await drop("h1");
     report.sent = await sent();
     await page.getByRole("button", { name: "Remove the file of file" }).click();
     await page.locator("button.add", { hasText: "file" }).waitFor();
