@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -65,6 +66,24 @@ def read(path: Path, environ: Mapping[str, str]) -> Catalogue:
     catalogue = load_catalogue(path, environ=environ)
     assert catalogue is not None
     return catalogue
+
+
+@pytest.mark.parametrize("text", ["{", json.dumps(DOCUMENT)], ids=["while half written", "after it was read"])
+async def test_a_file_that_changes_while_its_source_is_opened_is_read_again(
+    place: tuple[Path, dict[str, str]], text: str
+) -> None:
+    path, environ = place
+    document = path.parent / "api.json"
+    document.write_text(text)
+    await fill(path, environ)
+    assert read(path, environ).stale == []
+    async with open_workspace(load_config(path, environ=environ)) as workspace:
+        await asyncio.sleep(0.02)  # file times have the resolution of the system's timer
+        document.write_text(json.dumps(DOCUMENT))
+        store_catalogue(workspace, environ=environ)
+    assert read(path, environ).stale == ["shop"]
+    await fill(path, environ)
+    assert read(path, environ).stale == []
 
 
 async def test_a_catalogue_has_the_fields_of_a_listing(place: tuple[Path, dict[str, str]]) -> None:

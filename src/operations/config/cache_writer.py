@@ -7,7 +7,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -192,7 +192,9 @@ def _sources(workspace: Workspace, before: Catalogue | None) -> list[CachedSourc
             operations=report.operations if opened is not None else earlier.operations if earlier is not None else 0,
             problem=report.problem,
             opened_at=now if opened is not None else earlier.opened_at if earlier is not None else 0.0,
-            files=[stamp(path) for path in opened.files] if opened is not None else _files_of_failed(source, earlier),
+            files=_stamps(workspace, opened.files)
+            if opened is not None
+            else _files_of_failed(workspace, source, earlier),
             skipped=[(skip.path, skip.reason) for skip in report.skipped][:_MAX_SKIPPED],
             is_uninstalled=report.fault == "installation",
             hidden=workspace.hidden_of(report.name),
@@ -200,11 +202,17 @@ def _sources(workspace: Workspace, before: Catalogue | None) -> list[CachedSourc
     return [source for name, source in known.items() if name in workspace.config.sources]
 
 
-def _files_of_failed(source: Source, earlier: CachedSource | None) -> Sequence[Stamp]:
+def _stamps(workspace: Workspace, paths: Iterable[str]) -> list[Stamp]:
+    """Return the stamps of files; one that changed while the sources were opened gets a stamp that no file has."""
+    stamps = map(stamp, paths)
+    return [(each[0], 0, -1) if workspace.created_at < each[1] <= time.time_ns() else each for each in stamps]
+
+
+def _files_of_failed(workspace: Workspace, source: Source, earlier: CachedSource | None) -> Sequence[Stamp]:
     """Return the dependencies of a failed source: its expected file, and the files it was read from before."""
     expected = expected_file(source)
     known = [] if earlier is None else [each for each in earlier.files if each[0] != expected]
-    return known if expected is None else [*known, stamp(expected)]
+    return known if expected is None else [*known, *_stamps(workspace, [expected])]
 
 
 def _write(path: Path, content: bytes) -> Path | None:

@@ -132,6 +132,8 @@ class Workspace:
         """Reports of the sources, in the order of the file."""
         self.opened: dict[str, OpenedSource] = {}
         """The open sources, by name."""
+        self.created_at = time.time_ns()
+        """Time in epoch nanoseconds; no file of a source was read before."""
         self._views: dict[str, FilteredCatalogue] = {}
 
     @property
