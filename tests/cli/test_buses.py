@@ -87,6 +87,13 @@ def test_a_wrong_secret_is_refused_and_not_repeated(
     assert "not-the-s3cret-word" not in done.out + done.err
 
 
+def test_an_address_of_a_server_is_not_that_of_its_transport(project: Project) -> None:
+    done = project.run("ls", "--url", "http://me:s3cret@127.0.0.1:9/")
+    assert done.code == 2
+    assert "'http://127.0.0.1:9/' is not the address of a transport" in done.err
+    assert "hint: the address of a server of 'ops serve' is ws://HOST:PORT/ws" in done.err
+
+
 @pytest.mark.parametrize("scheme", ["redis", "nats", "ws"])
 def test_a_refused_connection_is_reported(scheme: str, project: Project) -> None:
     url = f"{scheme}://127.0.0.1:{free_ports(1)[0]}/"

@@ -265,7 +265,7 @@ def test_missing_credentials_are_distinguished_from_refused_ones(pets: Project) 
     missing = pets.run("call", "pets.me")
     assert missing.code == 5
     assert "hint: source pets has no credentials for it (token): set its auth" in missing.err
-    assert 'or type = "api_key" for an API key' in missing.err
+    assert 'for example auth = { type = "bearer", token = "${PETS_TOKEN}" }\n' in missing.err
     doctor = pets.run("doctor")
     assert doctor.code == 0
     assert "- source pets" in doctor.out
@@ -279,6 +279,46 @@ def test_missing_credentials_are_distinguished_from_refused_ones(pets: Project) 
     assert "another-token-1" not in doctor.out
     pets.environment["PETS_TOKEN"] = TOKEN
     assert "✓ source pets    the API accepts the credentials: GET /me" in pets.run("doctor").out
+
+
+@pytest.mark.parametrize(
+    ("schemes", "needed", "expected"),
+    [
+        (
+            {"shop key": {"type": "apiKey", "in": "header", "name": "X-Key"}},
+            {"shop key": []},
+            'auth = { type = "api_key", token = "${SHOP_TOKEN}" }',
+        ),
+        (
+            {"person": {"type": "http", "scheme": "basic"}},
+            {"person": []},
+            'auth = { type = "basic", username = "${SHOP_USERNAME}", password = "${SHOP_PASSWORD}" }',
+        ),
+        (
+            {
+                "shop key": {"type": "apiKey", "in": "header", "name": "X-Key"},
+                "machine": {"type": "oauth2", "flows": {"clientCredentials": {"tokenUrl": "/t", "scopes": {}}}},
+                "other": {"type": "http", "scheme": "bearer"},
+            },
+            {"shop key": [], "machine": []},
+            'security = { "shop key" = { type = "api_key", token = "${SHOP_SHOP_KEY_TOKEN}" }, machine = { type = '
+            '"oauth2", client_id = "${SHOP_MACHINE_CLIENT_ID}", client_secret = "${SHOP_MACHINE_CLIENT_SECRET}" } }',
+        ),
+        (
+            {"certificate": {"type": "mutualTLS"}},
+            {"certificate": []},
+            'auth = { type = "bearer", token = "${SHOP_TOKEN}" }, or type = "api_key" for an API key',
+        ),
+    ],
+)
+def test_missing_credentials_are_those_of_the_document(
+    project: Project, api: str, schemes: Any, needed: Any, expected: str
+) -> None:
+    described = {**document(api), "security": [needed], "components": {"securitySchemes": schemes}}
+    project.write("shop.json", json.dumps(described))
+    project.write("operations.toml", '[sources.shop]\nopenapi = "shop.json"\n')
+    assert f"for example {expected}\n" in project.run("call", "shop.me").err
+    assert f"for example {expected}" in project.run("doctor").out
 
 
 def test_verbose_prints_requests_and_responses_without_secrets(pets: Project) -> None:

@@ -84,9 +84,23 @@ def test_jobs_are_submitted_listed_waited_for_and_cancelled(bus: Project) -> Non
     shown = bus.run("jobs", "show", failed).out
     assert "operationId  work.add" in shown
     assert "VALIDATION_ERROR" in shown
+    assert 'message      invalid input for work.add\n             (value): missing required property "a"' in shown
     missing = bus.run("jobs", "show", "work." + "0" * 48)
     assert missing.code == 3
     assert "ops jobs ls" in missing.err
+
+
+def test_a_value_whose_type_no_worker_announces_is_a_string_with_a_note(bus: Project) -> None:
+    untyped = bus.run("jobs", "submit", "work.add", "b=x", "a=21")
+    assert untyped.code == 0
+    assert "note: no worker announces work.add" in untyped.err
+    assert "each key=value is sent as a string, and a:=21 sends JSON" in untyped.err
+    for words in (["a:=21"], ['{"a": 21, "b": "x=y"}'], []):
+        assert "note:" not in bus.run("jobs", "submit", "work.add", *words).err
+    with running(bus, "worker", said="serving 4 operations"):
+        failed = bus.run("jobs", "wait", untyped.out.strip(), "--timeout", "30")
+        assert '/a: "21" is not an integer' in failed.err
+        assert "note:" not in bus.run("jobs", "submit", "work.add", "a=21").err
 
 
 def test_dead_letters_are_listed_and_retried(bus: Project) -> None:

@@ -98,6 +98,12 @@ def test_a_registry_is_served_and_calls_are_printed(folder: Path) -> None:
     key = ops(folder, "keys", "new", "robot").stdout.strip()
     with serving(folder, "--read-only") as (url, process):
         assert fetch(f"{url}/shop/quote?item=tea", key) == (200, "tea: 3")
+        elsewhere = ops(folder, "ls", "--url", url.replace("http:", "ws:"))
+        assert elsewhere.returncode == 4
+        assert (
+            "refused the connection: HTTP status 403\nhint: the address of a server of 'ops serve' ends with /ws"
+            in (elsewhere.stderr)
+        )
         assert fetch(f"{url}/shop/quote?item=tea")[0] == 401
         assert fetch(f"{url}/shop/order", key, b'{"item": "tea"}')[0] == 404
         assert process.stdout is not None
@@ -123,6 +129,11 @@ def test_serving_elsewhere_is_refused_without_credentials(folder: Path) -> None:
     refused = ops(folder, "serve", "--http", "0.0.0.0:0")
     assert refused.returncode == 2
     assert "--insecure" in refused.stderr
+    assert "opening" not in refused.stderr
+    nameless = ops(folder, "serve", "--http", "0.0.0.0:0", "--insecure")
+    assert nameless.returncode == 2
+    assert "no host names configured for 0.0.0.0" in nameless.stderr
+    assert "opening" not in nameless.stderr
     taken = ops(folder, "serve", "--http", "127.0.0.1:x")
     assert taken.returncode == 2
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from operations import CallError, ErrorCode, from_schema
 from operations.config import Config, config_schema, describe_config, load_config, settings
-from operations.config.file_writer import _write_value
+from operations.config.file_writer import write_value
 from operations.config.settings import EntryPointSettings, FileSettings, MCPSettings, OpenAPISettings, PythonSettings
 from tests.config.files import load, problems, write
 
@@ -348,7 +348,7 @@ def test_any_file_is_a_configuration_or_a_list_of_problems(
     tree: dict[str, Any], sources: dict[str, Any], has_sources: bool
 ) -> None:
     tree = {**tree, "sources": sources} if has_sources else tree
-    text = "".join(f"{name} = {_write_value(value)}\n" for name, value in tree.items())
+    text = "".join(f"{name} = {write_value(value)}\n" for name, value in tree.items())
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "operations.toml"
         path.write_text(text)

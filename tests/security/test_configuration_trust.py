@@ -199,6 +199,16 @@ def test_a_transport_is_not_connected_to(project: Project, listener: tuple[str, 
     assert seen == []
 
 
+def test_trust_in_a_transport_does_not_depend_on_its_variables(project: Project) -> None:
+    text = '[transports.office]\nurl = "ws://127.0.0.1:9/"\ntoken = "${OFFICE_TOKEN}"\n'
+    project.write("operations.toml", text)
+    refused(project.run("ls"), "connect to ws://127.0.0.1:9/")
+    trusted = project.run("trust", "--json")
+    assert trusted.data["actions"] == [{"name": "office", "action": "connect to ws://127.0.0.1:9/"}]
+    called = project.run("call", "a.greet", "--url", "office", env={"OFFICE_TOKEN": "one"})
+    assert called.code == 6, called.err
+
+
 def test_completion_without_a_cache_prints_nothing(project: Project) -> None:
     def offered(env: dict[str, str]) -> list[str]:
         done = project.run("__complete", "bash", "ops call a.", env=env)

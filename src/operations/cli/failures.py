@@ -42,10 +42,17 @@ _REASON_HINTS = {
     "DEAD_LETTERED": "list dead letters with 'ops jobs dead'; run one again with 'ops jobs retry ID'",
     "NOT_APPROVED": "the interceptor 'approval' in operations.toml decides this; it asks only at a terminal",
     "NOT_RECORDED": "record the call with --record FILE",
+    "EXPIRED": "get a new token and its key from the issuer",
+    "FORGED": "use the key that was issued with the token; the issuer and the workers need the same secret",
+    "INVALID": "get a token that the workers accept, and its key, from the issuer",
     "UNSIGNED": "pass --url NAME, with a name in [transports] whose signing table has a token",
 }
 
 _HUB_HINT = "set OPERATIONS_TOKEN or --token-file to a token that [hub] of the hub's configuration lists"
+_SERVER_HINT = (
+    "the address of a server of 'ops serve' ends with /ws; "
+    "set OPERATIONS_TOKEN or --token-file to one of its tokens or API keys"
+)
 
 
 class Terminated(Exception):  # noqa: N818  # not an error: requested by a signal
@@ -145,6 +152,8 @@ def hint_for(error: CallError) -> str:
         if reason_hint := _REASON_HINTS.get(str(details.get("reason"))):
             return reason_hint
         if "hub" in details:
+            if details.get("status") == 403:
+                return _SERVER_HINT
             return _HUB_HINT if error.code == ErrorCode.ACCESS_DENIED else "check that the URL is that of a hub"
         if details.get("statusCode", details.get("status")) in (401, 403):
             return "the API rejected the credentials: check the source's auth in operations.toml"

@@ -19,6 +19,8 @@ from operations.spec import Operation
 _WORD = r"(?s)^(?P<key>[^=@:]+(?::(?!=)[^=@:]*)*?)(?P<sign>:=@|=@|:=|=|@)(?P<value>.*)$"
 _STEP = r"\[(\d*)\]|([^.\[\]]+)"
 _APPEND = -1
+_WHOLE = ("@", "{", "[")
+"""How a word with the whole input starts."""
 _STDIN = ("-", "@-")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -52,7 +54,7 @@ def read_input(words: Sequence[str], document: object, stdin: bytes = b"", *, se
     whole: Any = None
     assigned: set[tuple[str | int, ...]] = set()
     for word in words:
-        if word == "-" or word.startswith(("@", "{", "[")):
+        if word == "-" or word.startswith(_WHOLE):
             if whole is not None:
                 raise UsageError(f"the whole input is given twice: the second is {word!r}")
             whole = _read_whole(word, stdin)
@@ -74,6 +76,12 @@ def read_input(words: Sequence[str], document: object, stdin: bytes = b"", *, se
             value = _value(match["sign"], match["value"], path, fields)
         _put(whole, path, value, match["key"], assigned)
     return whole
+
+
+def typed_by_schema(words: Sequence[str]) -> dict[str, str]:
+    """Return the `key=value` words, whose types come from the schema."""
+    matches = (re.match(_WORD, word) for word in words if not word.startswith(_WHOLE))
+    return {match["key"]: match["value"] for match in matches if match is not None and match["sign"] == "="}
 
 
 def _upload(text: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import sys
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ from operations.config import (
     open_workspace,
 )
 from operations.config.redaction import redact
-from operations.config.settings import OpenAPISettings, Source, SourceCallbacks
+from operations.config.settings import Source, SourceCallbacks
 from operations.context import OperationContext
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
@@ -37,6 +37,7 @@ from operations.spec import Operation, OperationSpec, OperationType
 
 if TYPE_CHECKING:
     from operations.cli.asking import TerminalClient
+    from operations.config.sources import OpenedSource
 
 
 class CommandSession:
@@ -50,6 +51,7 @@ class CommandSession:
         *,
         is_remote: bool,
         client: TerminalClient | None = None,
+        opened: Mapping[str, OpenedSource] | None = None,
     ) -> None:
         self.registry = registry
         self.config = config
@@ -57,6 +59,7 @@ class CommandSession:
         self.client = client
         """Asks the person at the terminal; None without a terminal."""
         self._is_remote = is_remote
+        self._opened = opened or {}
 
     def find(self, operation_id: str) -> Operation[Any]:
         """Return an operation; raise an error that names the nearest id or the failed source if it is unknown."""
@@ -90,7 +93,9 @@ class CommandSession:
         if source is None or not isinstance(details, dict) or details.get("statusCode") not in (401, 403):
             return error
         needed = operation.spec.annotations.get("security") or ()
-        missing = missing_credentials(source, needed)
+        from operations.cli.api_credentials import missing_credentials  # only for an API that refuses a call
+
+        missing = missing_credentials(source, needed, self._opened.get(source.name))
         if missing:
             details.setdefault("hint", missing)
         return error
@@ -141,7 +146,7 @@ async def open_session(args: ParsedArguments, requested: str | None = None) -> A
         if is_remote or config is None:
             from operations.cli.remote import import_remote
 
-            registry, reports = OperationRegistry(), list[SourceReport]()
+            registry, reports, opened = OperationRegistry(), list[SourceReport](), None
             await import_remote(stack, args, config, registry, requested, line)
         else:
             opening = SourceOpening(config, line, client, is_verbose=getattr(args, "verbose", False))
@@ -150,10 +155,10 @@ async def open_session(args: ParsedArguments, requested: str | None = None) -> A
                 _require_open(workspace.reports)
             else:
                 workspace = await _open(stack, opening, requested)
-            registry, reports = workspace.registry, workspace.reports
+            registry, reports, opened = workspace.registry, workspace.reports, workspace.opened
         line.clear()
         line.is_on = False
-        session = CommandSession(registry, config, reports, is_remote=is_remote, client=client)
+        session = CommandSession(registry, config, reports, is_remote=is_remote, client=client, opened=opened)
         session.report_failures(args, requested)
         yield session
 
@@ -250,23 +255,6 @@ class SourceOpening:
             write_record("info", prompt, {"source": source, "url": url})
         else:
             write_line(f"{printable(prompt)}\n  {printable(url)}")
-
-
-def missing_credentials(source: Source, needed: Sequence[Sequence[str]]) -> str:
-    """Return what to do if an API's credentials are missing; empty if some are configured.
-
-    `needed` has the alternatives of the operation: names of security schemes in the API's document.
-    """
-    settings = source.settings
-    assert isinstance(settings, OpenAPISettings)
-    if settings.auth is not None or settings.headers or any(set(each) <= set(settings.security) for each in needed):
-        return ""
-    named = f" ({', or '.join(' and '.join(each) for each in needed if each)})" if any(needed) else ""
-    example = f'auth = {{ type = "bearer", token = "${{{source.name.upper().replace("-", "_")}_TOKEN}}" }}'
-    return (
-        f"source {source.name} has no credentials for it{named}: set its auth, for example {example}, "
-        'or type = "api_key" for an API key'
-    )
 
 
 async def _open(stack: AsyncExitStack, opening: SourceOpening, requested: str | None) -> Workspace:

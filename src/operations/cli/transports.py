@@ -50,6 +50,9 @@ def transport_at(url: str | None, config: Config | None, urls: str = TRANSPORT_U
     if ":" not in url:
         message = f"unknown transport {url!r}{suggestion(url, list(named))}"
         raise CommandError(message, f"expected a name in [transports], or {urls}")
+    if url.lower().startswith(("http:", "https:")):
+        message = f"{shown_url(TransportSettings(url=url))!r} is not the address of a transport"
+        raise CommandError(message, f"the address of a server of 'ops serve' is ws://HOST:PORT/ws; expected {urls}")
     check_address(url)
     return TransportSettings(url=url)
 

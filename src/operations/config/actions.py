@@ -40,10 +40,14 @@ class Action(msgspec.Struct, frozen=True):
 def actions_of(config: Config) -> list[Action]:
     """Return the actions that require trust; empty if the configuration needs none."""
     found = [Action(name, text) for name, source in config.sources.items() for text in _source_actions(source)]
-    for name, transport in config.transports.items():
-        if not transport.url.startswith("memory:"):
-            written = written_without_secrets(config.written.get("transports", {}).get(name, {}), ("transports", name))
-            found.append(Action(name, f"connect to {written.get('url', transport.url)}"))
+    tables = config.written.get("transports", {})
+    # A transport with an unset variable has only its table, and needs the same trust as with the variable.
+    urls = {name: str(table.get("url")) for name, table in tables.items()}
+    urls |= {name: transport.url for name, transport in config.transports.items()}
+    for name, url in urls.items():
+        if not url.startswith("memory:"):
+            written = written_without_secrets(tables.get(name, {}), ("transports", name))
+            found.append(Action(name, f"connect to {written.get('url', url)}"))
     return found
 
 

@@ -103,7 +103,7 @@ def text_with_include(path: Path, names: Sequence[str]) -> str:
     document = _read(path)
     prefix = _prefix(path)
     present = _own_table(document, path).get("include", [])
-    line = f"include = {_write_value([*present, *names])}"
+    line = f"include = {write_value([*present, *names])}"
     statements = list(toml_statements(document.text))
     for statement in statements:
         if statement.key == (*prefix, "include") and not statement.is_header:
@@ -187,7 +187,7 @@ def _without(document: ConfigDocument, path: Path, name: str) -> tuple[str, int]
 def _write_table(key: tuple[str, ...], table: Mapping[str, Any]) -> str:
     """Return a table as TOML: plain values first, then sub-tables under their own headers."""
     lines = [f"[{'.'.join(map(_write_key, key))}]"]
-    lines += [f"{_write_key(name)} = {_write_value(value)}" for name, value in table.items()]
+    lines += [f"{_write_key(name)} = {write_value(value)}" for name, value in table.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -200,7 +200,8 @@ def _write_text(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _write_value(value: Any) -> str:
+def write_value(value: Any) -> str:
+    """Return a value as TOML; tables are inline."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
@@ -208,8 +209,8 @@ def _write_value(value: Any) -> str:
     if isinstance(value, (int, float)):
         return repr(value)
     if isinstance(value, Mapping):
-        inside = ", ".join(f"{_write_key(str(name))} = {_write_value(item)}" for name, item in value.items())
+        inside = ", ".join(f"{_write_key(str(name))} = {write_value(item)}" for name, item in value.items())
         return f"{{ {inside} }}" if inside else "{}"
     if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_write_value, value))}]"
+        return f"[{', '.join(map(write_value, value))}]"
     raise CallError(ErrorCode.VALIDATION_ERROR, f"cannot write a {type(value).__name__} to a configuration file")

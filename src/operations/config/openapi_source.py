@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -65,15 +65,30 @@ def service_config(
     )
 
 
-def takes_api_key(operations: Sequence[Operation[Any]]) -> bool:
-    """Whether an API's document declares an API key and no scheme that takes a bearer token.
+def credential_types(operations: Sequence[Operation[Any]]) -> dict[str, str]:
+    """Return the type of credentials for each security scheme of an API's document; empty for an unsupported scheme."""
+    schemes = operations.service.schemes if isinstance(operations, APIOperations) else {}
+    return {name: _credential_type(scheme) for name, scheme in schemes.items()}
 
-    An API key in the header Authorization counts as a bearer token: Swagger 2.0 has no other way to declare one.
-    """
-    schemes = list(operations.service.schemes.values()) if isinstance(operations, APIOperations) else []
-    keys = [scheme for scheme in schemes if scheme.get("type") == "apiKey"]
-    others = [scheme for scheme in schemes if scheme not in keys and str(scheme.get("scheme")).lower() != "basic"]
-    return bool(keys) and not others and all(str(key.get("name")).lower() != "authorization" for key in keys)
+
+def takes_api_key(operations: Sequence[Operation[Any]]) -> bool:
+    """Whether an API's document declares an API key and no scheme that takes a bearer token."""
+    types = set(credential_types(operations).values())
+    return "api_key" in types and types <= {"api_key", "basic"}
+
+
+def _credential_type(scheme: Mapping[str, Any]) -> str:
+    kind = scheme.get("type")
+    if kind == "apiKey":
+        # Swagger 2.0 has no other way to declare a bearer token.
+        return "bearer" if str(scheme.get("name")).lower() == "authorization" else "api_key"
+    if kind == "http":
+        name = str(scheme.get("scheme")).lower()
+        return name if name in ("basic", "bearer") else ""
+    if kind == "oauth2":
+        flows = scheme.get("flows")
+        return "oauth2" if isinstance(flows, Mapping) and "clientCredentials" in flows else "bearer"
+    return "bearer" if kind == "openIdConnect" else ""
 
 
 def _http_auth(auth: AuthSettings) -> HTTPAuth:

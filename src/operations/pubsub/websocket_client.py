@@ -65,7 +65,7 @@ async def connect(
         body = (error.raw_body or b"").decode(errors="replace") if status else str(error)
         code = ErrorCode.ACCESS_DENIED if status in (401, 403) else ErrorCode.UNAVAILABLE
         details = {"status": status, "hub": _shown(url)}
-        raise CallError(code, f"the hub refused the connection: {body or status}", details) from None
+        raise CallError(code, f"the hub refused the connection: {body or f'HTTP status {status}'}", details) from None
     except ssl.SSLCertVerificationError as error:
         raise untrusted(_shown(url), error) from error
     except (TimeoutError, OSError, picows.WSError) as error:

@@ -21,7 +21,7 @@ from operations.errors import CallError, ErrorCode
 from operations.identity.rate_limits import FailureLimits, RateLimits
 from operations.identity.tokens import AnyAuthenticator
 from operations.registry import OperationRegistry
-from operations.serving.admission import LOOPBACK_HOSTS, Admission, Caller, read_headers
+from operations.serving.admission import Admission, Caller, read_headers
 from operations.serving.asgi import Receive, Response, Scope, Send, path_of
 from operations.serving.audit import AuditWriter
 from operations.serving.cors import is_preflight, preflight_response, readable_by
@@ -199,11 +199,6 @@ class ServedApp:
             await self.console.end_feeds()
         if self._websocket is not None:
             await self._websocket.close()
-
-    @property
-    def has_default_hosts(self) -> bool:
-        """Whether `Host` must be a loopback name."""
-        return tuple(self.settings.accepted_hosts) == LOOPBACK_HOSTS
 
     async def _watch_revocations(self) -> None:
         while True:

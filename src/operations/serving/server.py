@@ -15,6 +15,7 @@ from typing import Any
 from operations.errors import CallError, ErrorCode
 from operations.pubsub import require_extra
 from operations.registry import OperationRegistry
+from operations.serving.admission import LOOPBACK_HOSTS
 from operations.serving.app import ServedApp, app
 
 try:
@@ -53,7 +54,12 @@ class HTTPServer:
             message = f"invalid application {type(served).__name__}: expected the result of app(…)"
             raise CallError(ErrorCode.VALIDATION_ERROR, f"{message}; run other applications with uvicorn")
         host, port = split_address(address)
-        check_exposure(served, host, insecure=insecure)
+        check_exposure(
+            host,
+            has_authenticator=served.settings.authenticator is not None,
+            has_hosts=tuple(served.settings.accepted_hosts) != LOOPBACK_HOSTS,
+            insecure=insecure,
+        )
         self.served = served
         self._host = host
         self._port = port
@@ -162,16 +168,18 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def check_exposure(served: ServedApp, host: str, *, insecure: bool) -> None:
-    """Raise ValueError for an application that is not safe to serve beyond loopback."""
+def check_exposure(host: str, *, has_authenticator: bool, has_hosts: bool, insecure: bool) -> None:
+    """Raise ValueError if it is not safe to serve on a host.
+
+    `has_hosts` tells whether requests may name other hosts than loopback's.
+    """
     if is_loopback(host):
         return
-    settings = served.settings
-    if settings.authenticator is None and not insecure:
+    if not has_authenticator and not insecure:
         raise ValueError(
             f"refusing to serve on {host} without authentication: configure an authenticator or pass insecure"
         )
-    if served.has_default_hosts:
+    if not has_hosts:
         raise ValueError(
             f"no host names configured for {host}: set hosts to the names that callers use, or set public_url"
         )

@@ -17,7 +17,15 @@ from urllib.parse import unquote
 import msgspec
 import pytest
 
-from operations import CallError, ErrorCode, HTTPResponseMeta, OperationContext, OperationRegistry, OperationType
+from operations import (
+    CallError,
+    ErrorCode,
+    HTTPResponseMeta,
+    OperationContext,
+    OperationRegistry,
+    OperationType,
+    operation,
+)
 from operations.http.httpx2_client import Httpx2Client
 from operations.http.pyreqwest import socket_abort
 from operations.sources.openapi import (
@@ -420,9 +428,27 @@ async def test_pages_follow_each_other(client: Client, pagination: Pagination) -
 
 
 async def test_pages_that_never_end_are_an_error(client: Client) -> None:
-    with pytest.raises(CallError, match="more than 2 pages"):
+    with pytest.raises(CallError, match="did not end within 2 pages: raise max_pages"):
         async for _ in iterate_pages(client.registry, "shop.list_items", pagination=Pagination(max_pages=2)):
             pass
+
+
+@pytest.mark.parametrize("iterate", [iterate_items, iterate_pages])
+async def test_a_page_whose_list_is_not_found_is_an_error(iterate: Any) -> None:
+    calls: list[int] = []
+
+    @operation(id="shop.listed", type="query")
+    async def listed(page: int) -> dict[str, Any]:
+        calls.append(page)
+        return {"total": 2, "items": [page] if page < 3 else []}
+
+    registry = OperationRegistry([listed])
+    with pytest.raises(CallError, match=r"no list at '': set items of Pagination .*, for example '/items'"):
+        async for _ in iterate(registry, "shop.listed", pagination=Pagination(kind="page")):
+            pass
+    assert calls == [1]
+    pages = Pagination(kind="page", items="/items")
+    assert len([each async for each in iterate(registry, "shop.listed", pagination=pages)]) == 2
 
 
 async def test_hooks_see_every_request_and_response(shop: Shop, url: str) -> None:

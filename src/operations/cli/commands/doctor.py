@@ -18,7 +18,7 @@ from operations.cli.commands import SUMMARIES
 from operations.cli.configuration import no_config, read_configuration, search
 from operations.cli.failures import DENIED, OK, TRANSPORT, USAGE, report_exit
 from operations.cli.output import counted, duration, write_json
-from operations.cli.session import missing_credentials, open_sources
+from operations.cli.session import open_sources
 from operations.cli.stderr import spinner
 from operations.cli.terminal import paint, printable, write_text
 from operations.config import Config, SourceReport, Workspace, load_catalogue, store_catalogue
@@ -190,7 +190,10 @@ async def _credentials(workspace: Workspace, name: str) -> list[Finding]:
         return []
     specs = [spec for each in workspace.ids_of(name) if (spec := workspace.registry.get_spec(each)) is not None]
     secured = [spec for spec in specs if all(spec.annotations.get("security") or [()])]
-    missing = [hint for spec in secured if (hint := missing_credentials(source, spec.annotations["security"]))]
+    from operations.cli.api_credentials import missing_credentials  # needs the extra `openapi`
+
+    opened = workspace.opened[name]
+    missing = [hint for spec in secured if (hint := missing_credentials(source, spec.annotations["security"], opened))]
     if missing:
         about = f"{len(missing):,} of {counted(len(specs), 'operation')} require credentials that are not configured"
         return [Finding("note", f"source {name}", about, missing[0])]

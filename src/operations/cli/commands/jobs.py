@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
@@ -24,9 +24,9 @@ from operations.cli.commands import SUMMARIES
 from operations.cli.commands.call import CALL_ARGUMENTS, exit_code_for
 from operations.cli.configuration import find_configuration, optional_configuration
 from operations.cli.failures import OK
-from operations.cli.inputs import INPUT_FORMS, read_input, read_stdin
+from operations.cli.inputs import INPUT_FORMS, read_input, read_stdin, typed_by_schema
 from operations.cli.output import Output, write_json
-from operations.cli.stderr import spinner, write_line
+from operations.cli.stderr import spinner, warn, write_line
 from operations.cli.terminal import printable, write_text
 from operations.jobs import Jobs, JobState, JobStatus
 from operations.spec import Operation
@@ -58,10 +58,12 @@ def submit(args: ParsedArguments) -> Any:
 
 async def _submit(args: ParsedArguments, stdin: bytes) -> int:
     async with _open(args) as (jobs, transport):
-        needs_types = any("=" in word and ":=" not in word for word in args.input)
-        operation = await _describe(transport, args.operation, _SCHEMA_SECONDS if needs_types else _CHECK_SECONDS)
+        values = typed_by_schema(args.input)
+        operation = await _describe(transport, args.operation, _SCHEMA_SECONDS if values else _CHECK_SECONDS)
         document = {} if operation is None else operation.spec.input_schema.document
         value = read_input(args.input, document, stdin)
+        if operation is None and values:
+            _warn_of_strings(args.operation, values)
         job_id = await jobs.submit(operation or args.operation, value, keep=args.keep)
         if not args.wait:
             write_text(f'{{"id": "{job_id}"}}\n' if args.json else f"{job_id}\n")
@@ -78,6 +80,23 @@ async def _describe(transport: Any, operation_id: str, seconds: float) -> Operat
         with suppress(CallError):
             await remote.ready(operation_id, timeout=seconds)
         return remote.registry.get_operation(operation_id)
+
+
+def _warn_of_strings(operation_id: str, values: Mapping[str, str]) -> None:
+    """Warn that values are sent as strings, with an example of JSON."""
+    likely = (f"{key}:={value}" for key, value in values.items() if _is_json(value))
+    example = next(likely, f"{next(iter(values))}:=21")
+    warn(
+        f"no worker announces {operation_id}, so the types of its input are unknown: "
+        f"each key=value is sent as a string, and {example} sends JSON"
+    )
+
+
+def _is_json(text: str) -> bool:
+    with suppress(msgspec.DecodeError):
+        msgspec.json.decode(text)
+        return True
+    return False
 
 
 async def show(args: ParsedArguments) -> int:
@@ -142,7 +161,8 @@ def _write_status(args: ParsedArguments, status: JobStatus) -> None:
             value = _date(value)
         elif name == "progress":
             value = _progress(status)
-        write_text(f"{name:<12} {printable(str(value))}\n")
+        first, *more = printable(str(value)).split("\n")
+        write_text("\n".join([f"{name:<12} {first}", *(f"{'':<12} {line}" for line in more)]) + "\n")
 
 
 def _write_list(args: ParsedArguments, found: list[JobStatus]) -> int:

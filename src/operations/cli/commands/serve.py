@@ -34,7 +34,7 @@ from operations.config.settings import ServeSettings
 from operations.registry import OperationRegistry
 
 if TYPE_CHECKING:
-    from operations.identity import Principal
+    from operations.identity import AnyAuthenticator, Principal
     from operations.jobs import Jobs
     from operations.serving import ServedApp
     from operations.serving.audit import AuditRecord
@@ -53,10 +53,14 @@ def run(args: ParsedArguments) -> Any:
 
 async def _serve(args: ParsedArguments) -> int:
     from operations.cli.console import describe_console
+    from operations.cli.credentials import authenticator_of
     from operations.serving.server import HTTPServer
 
     config = require_configuration(args)
     settings = _settings(args, config)
+    address = args.http or settings.http or _DEFAULT_ADDRESS
+    authenticator = authenticator_of(settings, args, config)
+    _check_address(args, settings, address, authenticator)
     print_opening(args, config)
     async with contextlib.AsyncExitStack() as stack:
         workspace = await stack.enter_async_context(open_sources(config))
@@ -65,21 +69,17 @@ async def _serve(args: ParsedArguments) -> int:
         observe(args, workspace.registry)
         report_failures(args, workspace.reports)
         jobs = await stack.enter_async_context(_open_jobs(args, settings, config, workspace.registry))
-        served = _application(args, settings, config, workspace, jobs)
+        served = _application(args, settings, workspace, jobs, authenticator)
         tls = settings.tls
         folder = config.path.parent
-        try:
-            server = HTTPServer(
-                served,
-                args.http or settings.http or _DEFAULT_ADDRESS,
-                insecure=args.insecure or settings.insecure,
-                certificate=str(folder / tls.certificate) if tls is not None else None,
-                key=str(folder / tls.key) if tls is not None else None,
-                forwarded_allow_ips=",".join(settings.proxies) or None,
-            )
-        except ValueError as error:
-            hint = "configure tokens, keys and hosts in [serve], or pass --insecure to serve without credentials"
-            raise CommandError(str(error), hint) from None
+        server = HTTPServer(
+            served,
+            address,
+            insecure=args.insecure or settings.insecure,
+            certificate=str(folder / tls.certificate) if tls is not None else None,
+            key=str(folder / tls.key) if tls is not None else None,
+            forwarded_allow_ips=",".join(settings.proxies) or None,
+        )
         try:
             await stack.enter_async_context(server)
         except OSError as error:
@@ -100,11 +100,32 @@ async def _serve(args: ParsedArguments) -> int:
     return OK
 
 
+def _check_address(
+    args: ParsedArguments, settings: ServeSettings, address: str, authenticator: AnyAuthenticator | None
+) -> None:
+    """Refuse an address that is not safe to serve on, before sources are opened."""
+    from operations.serving.server import check_exposure, split_address
+
+    try:
+        check_exposure(
+            split_address(address)[0],
+            has_authenticator=authenticator is not None,
+            has_hosts=bool(settings.hosts or args.host or args.public_url or settings.public_url),
+            insecure=args.insecure or settings.insecure,
+        )
+    except ValueError as error:
+        hint = "configure tokens, keys and hosts in [serve], or pass --insecure to serve without credentials"
+        raise CommandError(str(error), hint) from None
+
+
 def _application(
-    args: ParsedArguments, settings: ServeSettings, config: Config, workspace: Workspace, jobs: Jobs | None
+    args: ParsedArguments,
+    settings: ServeSettings,
+    workspace: Workspace,
+    jobs: Jobs | None,
+    authenticator: AnyAuthenticator | None,
 ) -> ServedApp:
     from operations.cli.console import WorkspaceSources
-    from operations.cli.credentials import authenticator_of
     from operations.serving import Limits, app
     from operations.serving.admission import LOOPBACK_HOSTS
 
@@ -113,7 +134,6 @@ def _application(
         "concurrency": args.concurrency,
         "drain_seconds": args.grace,
     }
-    authenticator = authenticator_of(settings, args, config)
     return app(
         workspace.registry,
         authenticator=authenticator,

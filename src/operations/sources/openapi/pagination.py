@@ -53,7 +53,7 @@ async def iterate_pages(
     seen: set[str] = set()
     for _ in range(pagination.max_pages):
         envelope = await registry.execute(operation, value, call)
-        if pagination.kind == "page" and not _at_pointer(envelope.data, pagination.items):
+        if pagination.kind == "page" and not _items(envelope.data, pagination.items):
             return
         yield envelope
         following = _next(pagination, envelope, value)
@@ -67,7 +67,8 @@ async def iterate_pages(
             call = _context_for(call, envelope, str(following))
         else:
             value[pagination.parameter] = following
-    raise CallError(ErrorCode.EXECUTION_ERROR, f"the list has more than {pagination.max_pages} pages")
+    message = f"the list did not end within {pagination.max_pages:,} pages: raise max_pages of Pagination"
+    raise CallError(ErrorCode.EXECUTION_ERROR, message)
 
 
 async def iterate_items(
@@ -80,9 +81,20 @@ async def iterate_items(
 ) -> AsyncIterator[Any]:
     """Yield each item of a list, page by page."""
     async for page in iterate_pages(registry, operation, input, context, pagination=pagination):
-        found = _at_pointer(page.data, pagination.items)
-        for item in found if isinstance(found, list) else ():
+        for item in _items(page.data, pagination.items):
             yield item
+
+
+def _items(data: Any, pointer: str) -> list[Any]:
+    """Return the items of a page; raise if the pointer refers to something other than a list."""
+    found = _at_pointer(data, pointer)
+    if found is None or isinstance(found, list):
+        return found or []
+    named = found.items() if isinstance(found, dict) else ()
+    lists = [f"{pointer}/{name}" for name, value in named if isinstance(value, list)]
+    example = f", for example {lists[0]!r}" if lists else ""
+    message = f"a page has no list at {pointer!r}: set items of Pagination to the JSON pointer of its list{example}"
+    raise CallError(ErrorCode.VALIDATION_ERROR, message)
 
 
 def _next(pagination: Pagination, envelope: ResponseEnvelope[Any], value: Mapping[str, Any]) -> Any:
