@@ -15,7 +15,7 @@ from operations import (
     OperationRegistry,
     ResponseEnvelope,
 )
-from operations.access import AccessDecision, check_access
+from operations.access import AccessDecision, check_access, require_access
 from operations.calls.hub import Hub
 from operations.calls.hub.spoke import Spoke
 from operations.calls.signed_transport import SignedTransport
@@ -240,6 +240,7 @@ async def authenticate(registry: OperationRegistry) -> None:
     any_of: list[AnyAuthenticator] = [own, signed]
     slow: AsyncAuthenticator | None = None
     print(any_of, slow, Grants())
+    require_access(registry["shop.quote"].spec, Identity("ada", ["read"]))
     async with Hub(tokens, port=0) as hub, Spoke(hub.url, token="secret") as spoke:
         print(hub.url, spoke.capabilities.tracks_peers, registry)
 
