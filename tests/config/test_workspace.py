@@ -361,3 +361,9 @@ async def test_sources_of_other_packages_that_fail(tmp_path: Path, name: str, pr
 @pytest.mark.usefixtures("packages")
 def test_the_sources_that_are_installed_are_listed() -> None:
     assert entry_points.list_sources()[:2] == ["async", "blocking"]
+
+
+async def test_a_path_in_place_of_a_configuration_is_refused_with_what_to_call() -> None:
+    with pytest.raises(CallError, match=r"takes a Config, not str: use load_config\(path\)"):
+        async with open_workspace("operations.toml"):  # type: ignore[arg-type]
+            pass

@@ -186,6 +186,9 @@ async def open_workspace(
     `ask` decides on calls that need approval; without it, their caller is asked. `callbacks` has functions that answer
     servers' questions and observe HTTP requests.
     """
+    if not isinstance(config, Config):
+        message = f"open_workspace takes a Config, not {type(config).__name__}: use load_config(path)"
+        raise CallError(ErrorCode.VALIDATION_ERROR, message)
     sources = _choose(config, only)
     if show_consent is not None:
         callbacks = msgspec.structs.replace(callbacks, show_consent=show_consent)
