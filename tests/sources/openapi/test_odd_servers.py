@@ -153,8 +153,8 @@ async def test_a_cursor_may_be_an_object_and_be_found_in_a_list() -> None:
 
 
 async def test_a_cursor_that_comes_again_is_an_error() -> None:
-    cursor = Pagination(kind="cursor", parameter="cursor", cursor="/next")
-    async with raw_server(answering(response(b'{"next": {"k": 1}}', headers=JSON))) as server:
+    cursor = Pagination(kind="cursor", parameter="cursor", cursor="/next", items="/items")
+    async with raw_server(answering(response(b'{"next": {"k": 1}, "items": []}', headers=JSON))) as server:
         error = await error_of(_all(iterate_items(registry(server.url), "api.get", pagination=cursor)))
     assert "repeated page" in error.message
 
