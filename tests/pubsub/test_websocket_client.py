@@ -17,6 +17,7 @@ import pytest
 
 from operations import CallError, ErrorCode
 from operations.calls.hub.spoke import Spoke
+from operations.pubsub import websocket_client
 from operations.pubsub.link import Link
 from operations.pubsub.websocket_client import connect, open_cancellable
 from operations.pubsub.websocket_server import serve
@@ -149,6 +150,24 @@ async def test_a_failed_attempt_leaves_no_reference_cycles() -> None:
         assert errors() == others
     finally:
         gc.enable()
+
+
+async def test_a_socket_that_is_reset_before_the_handshake_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[socket.socket] = []
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+
+    async def connect_and_lose(host: str, port: int) -> socket.socket:
+        found = await connect_socket(host, port)
+        listener.close()  # resets the connection, which was not accepted yet
+        opened.append(found)
+        return found
+
+    connect_socket = websocket_client._connect_socket
+    monkeypatch.setattr(websocket_client, "_connect_socket", connect_and_lose)
+    with pytest.raises(CallError, match="no connection to"):
+        await connect(f"ws://127.0.0.1:{port}/", Recorder())
+    assert [each.fileno() for each in opened] == [-1]
 
 
 async def test_an_error_without_a_waiting_caller_is_not_logged() -> None:

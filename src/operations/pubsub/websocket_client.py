@@ -154,6 +154,10 @@ async def open_cancellable(make: Callable[[OpenSocket], Coroutine[Any, Any, T]])
         raise
     try:
         return making.result()
+    except ConnectionError:
+        for each in opened:  # picows reconnects a socket that was reset before it is used, and leaves it open on failure
+            each.close()
+        raise
     finally:
         del making  # its error holds this frame by its traceback
 
