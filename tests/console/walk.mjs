@@ -227,6 +227,7 @@ const steps = {
     await page.goto(`${url}op/shop.controls#in=${btoa(input)}`);
     await page.locator("button.add", { hasText: "anything" }).click();
     await page.locator("button.add", { hasText: "file" }).click();
+    await page.locator('[id="field:/file"]:focus').waitFor(); // an added field gets the focus in the next frame
     await page.locator('[id="field:/anything"][aria-busy="false"]').focus();
     await page.keyboard.press("Control+a");
     await page.keyboard.press("Delete");

@@ -1,6 +1,6 @@
 /** The JSON editor: CodeMirror, loaded on use, in a shadow root where the content security policy allows its styles. */
 
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { Editor, EditorProblem } from "../editor";
 
 export function JsonEditor(props: {
@@ -36,7 +36,8 @@ export function JsonEditor(props: {
       editor.current?.close();
     };
   }, []);
-  useEffect(() => editor.current?.setText(props.text), [props.text, isReady]);
+  // Before the next key: a later effect would replace what was typed in the meantime by an older text.
+  useLayoutEffect(() => editor.current?.setText(props.text), [props.text, isReady]);
   const { problems } = props;
   useEffect(() => editor.current?.setProblems(problems ?? []), [problems, isReady]);
   const isBroken = problems?.some(({ pointer }) => pointer === undefined);
