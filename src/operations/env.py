@@ -45,20 +45,12 @@ class OperationLookup(Protocol):
 
 
 class EnvScope(msgspec.Struct, frozen=True):
-    """State shared by all nodes of an env."""
+    """What the envs of different calls have in common: the operations, and how they are called."""
 
     catalogue: OperationLookup
-    context: OperationContext
-    """The context that nested calls inherit from."""
-    request_id: str
-    """Id of the call that makes the nested calls; the context may have none."""
     namespaces: tuple[str, ...] | None = None
     invoke: Invoke | None = None
     stream: InvokeStream | None = None
-
-    def child(self) -> OperationContext:
-        """Return the context of a nested call."""
-        return self.context.child(self.request_id)
 
     def resolve(self, path: str) -> tuple[str, Operation[Any] | None]:
         """Return the id of a path, and its operation if the registry has it."""
@@ -80,14 +72,19 @@ class EnvNode(msgspec.Struct, frozen=True, eq=False):
     """A node of an env: a namespace, a callable operation, or both."""
 
     _scope: EnvScope
-    _path: str
+    _context: OperationContext
+    """The context that nested calls inherit from."""
+    _request_id: str
+    """Id of the call that makes the nested calls; the context may have none."""
+    _path: str = ""
     _operation: Operation[Any] | None = None
     """The operation that the node was looked up by; its results have its Python type."""
 
     def __getitem__(self, name: str | Operation[Any]) -> EnvNode:
         if isinstance(name, Operation):
-            return EnvNode(self._scope, name.id, name)
-        return EnvNode(self._scope, f"{self._path}.{name}" if self._path else name)
+            return EnvNode(self._scope, self._context, self._request_id, name.id, name)
+        path = f"{self._path}.{name}" if self._path else name
+        return EnvNode(self._scope, self._context, self._request_id, path)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -105,13 +102,15 @@ class EnvNode(msgspec.Struct, frozen=True, eq=False):
         if operation is not None and operation.handler is None and operation.stream is not None:
             return self._subscribe(input, **members)
         invoke = self._scope.invoke or self._scope.catalogue.execute_nested
-        called = invoke(operation_id, merge_input(operation_id, input, members), self._scope.child())
+        context = self._context.child(self._request_id)
+        called = invoke(operation_id, merge_input(operation_id, input, members), context)
         return called if self._operation is None else self._rebuild(called, self._operation)
 
     def _subscribe(self, input: Any = None, /, **members: Any) -> Any:
         operation_id, _ = self._scope.resolve(self._path)
         stream = self._scope.stream or self._scope.catalogue.subscribe_nested
-        items = stream(operation_id, merge_input(operation_id, input, members), self._scope.child())
+        context = self._context.child(self._request_id)
+        items = stream(operation_id, merge_input(operation_id, input, members), context)
         return items if self._operation is None else self._rebuild_items(items, self._operation)
 
     async def _rebuild(self, called: Awaitable[Any], operation: Operation[Any]) -> ResponseEnvelope[Any]:
@@ -213,7 +212,7 @@ def build_env(
     call protocol uses them to call operations that this registry does not have.
     """
     limited = None if namespaces is None else (namespaces,) if isinstance(namespaces, str) else tuple(namespaces)
-    return EnvNode(EnvScope(registry, context, context.request_id, limited, invoke, stream), "")
+    return EnvNode(EnvScope(registry, limited, invoke, stream), context, context.request_id)
 
 
 def merge_input(operation_id: str, input: Any, members: Mapping[str, Any]) -> Any:

@@ -84,6 +84,7 @@ class OperationRegistry(OperationCatalogue):
         """Observers of every call, outside the interceptors; OpenTelemetry's is added if its SDK is set up."""
         self._threads = threads
         self._wheel: TimerWheel | None = None
+        self._scope = EnvScope(self)
         self.register_all(operations)
 
     # Created on first use: a registry without interceptors, deadlines and plain functions does not need these.
@@ -466,11 +467,11 @@ class OperationRegistry(OperationCatalogue):
         """Return the context with a request id and an env."""
         if context is None:
             request_id = new_request_id()
-            return OperationContext(request_id=request_id, env=EnvNode(EnvScope(self, _NO_CONTEXT, request_id), ""))
+            return OperationContext(request_id=request_id, env=EnvNode(self._scope, _NO_CONTEXT, request_id))
         if context.env is not None and context.env is not NO_ENV:
             return with_request_id(context)
         request_id = context.request_id or new_request_id()
-        env = EnvNode(EnvScope(self, context, request_id), "")
+        env = EnvNode(self._scope, context, request_id)
         return msgspec.structs.replace(context, request_id=request_id, env=env)
 
     def _report_normalised(self, spec: OperationSpec, given: Any, data: Any, problems: Sequence[Problem]) -> None:

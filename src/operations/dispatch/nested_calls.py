@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-from operations.context import NO_ENV, Client, Env, Grant, OperationContext, Progress, new_request_id
+from operations.context import NO_ENV, Client, Grant, OperationContext, Progress, new_request_id
 from operations.deadlines import TimerWheel
-from operations.env import OperationLookup, build_env
+from operations.env import EnvNode, EnvScope, OperationLookup
 from operations.envelope import ResponseEnvelope
 from operations.interceptors import Interceptor
 from operations.spec import Operation
@@ -78,6 +78,7 @@ class NestedCalls:
     def __init__(self, registry: DispatchRegistry, remote: RemoteCalls | None) -> None:
         self._registry = registry
         self._remote = remote
+        self._scope = EnvScope(registry, invoke=self._invoke, stream=self._follow)
 
     def context(
         self,
@@ -101,10 +102,7 @@ class NestedCalls:
             progress=progress,
             client=client,
         )
-        return msgspec.structs.replace(bare, env=self._env(bare))
-
-    def _env(self, context: OperationContext) -> Env:
-        return build_env(self._registry, context, invoke=self._invoke, stream=self._follow)
+        return msgspec.structs.replace(bare, env=EnvNode(self._scope, bare, bare.request_id))
 
     def _invoke(self, operation_id: str, input: Any, context: OperationContext) -> Awaitable[ResponseEnvelope[Any]]:
         """Run a nested call in this registry and the caller's slot (a second slot could deadlock), or remotely."""
@@ -122,4 +120,4 @@ class NestedCalls:
         operation = self._registry.operations.get(operation_id)
         if context.env is not NO_ENV or operation is None or not operation.wants_context:
             return context
-        return msgspec.structs.replace(context, env=self._env(context))
+        return msgspec.structs.replace(context, env=EnvNode(self._scope, context, context.request_id))
