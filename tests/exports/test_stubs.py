@@ -206,7 +206,7 @@ def test_records() -> None:
     assert types.annotate({"type": "object", "properties": {"": {}}}, "empty") == "dict[str, Any]"
     odd = {"properties": {"a-b": {"type": "string"}, "": {}}}
     assert types.annotate(odd, "odd") == "Odd"
-    assert types.records["Odd"] == "Odd = TypedDict(\"Odd\", {\n    'a-b': NotRequired[str],\n})\n"
+    assert types.records["Odd"] == "Odd = TypedDict(\"Odd\", {\n    'a-b': str,\n}, total=False)\n"
     assert types.annotate(odd, "other") == "Odd"
 
 
@@ -236,9 +236,9 @@ def test_equal_records_are_one_and_follow_those_that_they_use() -> None:
     }
     assert types.annotate(issue, "x") == "Issue"
     assert list(types.records) == ["Author", "Tree", "List", "Author2", "Issue"]
-    assert "'closer': NotRequired[Author]," in types.records["Issue"]
-    assert "'author_2': NotRequired[Author2]," in types.records["Issue"]
-    assert "'next': NotRequired[List]," in types.records["List"]
+    assert "'closer': Author," in types.records["Issue"]
+    assert "'author_2': Author2," in types.records["Issue"]
+    assert "'next': List," in types.records["List"]
     assert "Who opened it." in types.records["Author"]
 
 
