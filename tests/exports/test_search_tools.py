@@ -4,8 +4,7 @@ import json
 from typing import Any
 
 from operations import AccessControl, Identity, OperationRegistry
-from operations.exports.compact_listing import compact_listing
-from operations.exports.search_tools import CALL, DESCRIBE, SEARCH, SearchTools
+from operations.exports.search_tools import CALL, DESCRIBE, SEARCH, SearchTools, compact_listing
 from operations.exports.signatures import describe, signature
 from operations.testing import stub_operation
 from tests.documents import github

@@ -1,16 +1,16 @@
-"""The authenticator of `ops serve`: the tokens, keys and issuers of a configuration."""
+"""The authenticator of `ops serve`: the tokens, keys and issuers of a configuration. `ops hub` uses the tokens."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from operations.cli.arguments import TOKEN_VARIABLE, ParsedArguments
 from operations.cli.failures import DENIED, CommandError
 from operations.cli.transports import jwt_tokens
 from operations.config import Config
-from operations.config.settings import ServeSettings
+from operations.config.settings import ServeSettings, TokenSettings
 from operations.context import Identity
 from operations.errors import CallError, ErrorCode
 from operations.identity import AnyAuthenticator, Principal, StaticTokens
@@ -29,14 +29,8 @@ def authenticator_of(
     """
     folder = config.path.parent if config is not None else Path()
     accepted: list[AnyAuthenticator] = []
-    principals = {
-        each.token: Principal(
-            Identity(each.identity, tuple(each.scopes), {name: tuple(held) for name, held in each.resources.items()}),
-            tuple(each.namespaces),
-        )
-        for each in settings.tokens
-    }
-    own = Path(args.token_file).read_text().strip() if args.token_file else os.environ.get(TOKEN_VARIABLE)
+    principals = principals_of(settings.tokens)
+    own = own_token(args)
     if own and accepts_own:
         # With no other credentials there are no calls of others to hide.
         is_only = not (principals or args.keys or settings.keys or settings.jwt or settings.issuer)
@@ -56,6 +50,22 @@ def authenticator_of(
     if not accepted:
         return None
     return accepted[0] if len(accepted) == 1 else AnyOf(accepted)
+
+
+def principals_of(tokens: Iterable[TokenSettings]) -> dict[str, Principal]:
+    """Return the principals of configured tokens by token."""
+    return {
+        each.token: Principal(
+            Identity(each.identity, tuple(each.scopes), {name: tuple(held) for name, held in each.resources.items()}),
+            tuple(each.namespaces),
+        )
+        for each in tokens
+    }
+
+
+def own_token(args: ParsedArguments) -> str | None:
+    """Return the token of `--token-file` or `OPERATIONS_TOKEN`."""
+    return Path(args.token_file).read_text().strip() if args.token_file else os.environ.get(TOKEN_VARIABLE)
 
 
 async def stdio_principal(settings: ServeSettings, args: ParsedArguments, config: Config) -> Principal | None:

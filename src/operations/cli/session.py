@@ -243,7 +243,7 @@ class SourceOpening:
         )
         if not self._is_verbose:
             return callbacks
-        from operations.cli.verbose import show_request, show_response
+        from operations.cli.stderr import show_request, show_response
 
         return msgspec.structs.replace(callbacks, on_request=show_request, on_response=show_response)
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from operations.cli.fields import Fields
-from operations.cli.verbose import hide_secret
+from operations.cli.stderr import hide_secret
 from operations.errors import CallError
 from operations.schema import Schema
 from operations.wire import decode_json, encode_json

@@ -12,7 +12,7 @@ import io
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from operations.cli.terminal import columns, is_terminal, one_line, paint, printable, printable_json, styled_only
@@ -28,6 +28,7 @@ _drawn: list[StatusLine] = []
 """The status line on the terminal, if any; other lines replace it."""
 _paused: list[bool] = []
 """Not empty while a question is on the terminal: no status line is drawn over it."""
+_SECRET_NAMES = ("auth", "cookie", "token", "key", "secret", "password", "credential", "session", "signature")
 
 
 def redact_with(redact: Callable[[str], str]) -> None:
@@ -299,3 +300,29 @@ def _plain(value: Any, depth: int = 0) -> Any:
 
 def _text(value: Any) -> str:
     return redacted(str(value)).encode("utf-8", "backslashreplace").decode()
+
+
+def show_request(request: Any) -> None:
+    """Show the method, URL and headers of a request."""
+    _show(">", f"{request.method} {request.url}", request.headers)
+
+
+def show_response(request: Any, status: int, headers: Sequence[tuple[str, str]]) -> None:
+    """Show the status and headers of a response."""
+    _show("<", str(status), headers)
+
+
+def hide_secret(name: str, value: str) -> str:
+    """Return the value of a header; `[redacted]` if its name suggests a secret."""
+    return "[redacted]" if any(word in name.lower() for word in _SECRET_NAMES) else redacted(value)
+
+
+def _show(sign: str, head: str, headers: Iterable[tuple[str, str]]) -> None:
+    pairs = [(name, hide_secret(name, value)) for name, value in headers]
+    if is_json():
+        about = "request" if sign == ">" else "response"
+        write_record("debug", head, {about: {"head": head, "headers": [list(pair) for pair in pairs]}})
+        return
+    write_line(printable(f"{sign} {redacted(head)}"))
+    for name, value in pairs:
+        write_line(printable(f"{sign} {name}: {value}"))

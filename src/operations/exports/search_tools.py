@@ -1,8 +1,13 @@
-"""SearchTools: a large tool set as three tools, which search, describe and call."""
+"""SearchTools: a large tool set as three tools, which search, describe and call.
+
+`compact_listing` is an overview of many operations in few tokens.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -10,7 +15,6 @@ import msgspec
 from operations.catalogue import search_document
 from operations.errors import CallError, ErrorCode
 from operations.exports.arguments import parse_arguments
-from operations.exports.compact_listing import compact_listing
 from operations.exports.fixed_tools import FixedTools, text_result, tool_definition
 from operations.exports.results import ToolResult
 from operations.exports.signatures import describe, description_line, signature
@@ -22,6 +26,9 @@ _MAX_FOUND = 50
 _MAX_DESCRIBED = 20
 _TEXT = {"type": "string"}
 T = TypeVar("T")
+_CHARACTERS_PER_TOKEN = 3
+"""A cautious value: on average, a token has more characters of an id."""
+_GROUP = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 
 
 class SearchTools(FixedTools):
@@ -133,3 +140,50 @@ def _argument(given: Mapping[str, Any], name: str, kind: type[T], default: T | N
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         raise CallError(ErrorCode.VALIDATION_ERROR, f"invalid argument {name}: {error}") from None
+
+
+def compact_listing(operation_ids: Iterable[str], *, tokens: int = 2_000) -> str:
+    """Return the ids by group: all ids if they fit into `tokens`, otherwise some ids and the size of each group.
+
+    `github.repos/get` is in the group `github.repos`; for a name without a slash, its first word is the group.
+    """
+    ids = sorted(operation_ids)
+    groups: defaultdict[str, list[str]] = defaultdict(list)
+    for operation_id in ids:
+        group, name = _split(operation_id)
+        groups[group].append(name)
+    room = tokens * _CHARACTERS_PER_TOKEN
+    head = f"{len(ids)} operations. group (number): names"
+    for most in (10_000, 50, 20, 10, 6, 4, 3, 2, 1, 0):
+        text = "\n".join([head, *(_line(group, names, most) for group, names in groups.items())])
+        if len(text) <= room:
+            return text
+    return _largest_groups(head, groups, room)
+
+
+def _split(operation_id: str) -> tuple[str, str]:
+    namespace, _, name = operation_id.rpartition(".")
+    group, slash, rest = name.partition("/")
+    if slash:
+        return f"{namespace}.{group}", rest
+    words = _GROUP.findall(name)
+    return (f"{namespace}.{words[0]}*", name) if len(words) > 1 else (namespace, name)
+
+
+def _line(group: str, names: Sequence[str], most: int) -> str:
+    shown = " ".join(names[:most])
+    more = " …" if len(names) > most else ""
+    return f"{group} ({len(names)}): {shown}{more}" if most else f"{group} ({len(names)})"
+
+
+def _largest_groups(head: str, groups: dict[str, list[str]], room: int) -> str:
+    """Return the groups with the most operations, for a registry with too many groups."""
+    lines, used = [head], len(head)
+    for group, names in sorted(groups.items(), key=lambda each: -len(each[1])):
+        line = f"{group} ({len(names)})"
+        if used + len(line) + 30 > room:
+            lines.append(f"and {len(groups) - len(lines) + 1} more groups")
+            break
+        lines.append(line)
+        used += len(line) + 1
+    return "\n".join(lines)

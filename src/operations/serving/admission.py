@@ -1,20 +1,21 @@
 """Admission: authentication and rate limits of requests, from their headers alone.
 
 Order: Host, Origin, failed attempts of the address, credentials, audience, rate. An identity in a payload is never
-read.
+read. The CORS headers allow pages of configured origins to read responses.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from operations.context import Identity
 from operations.errors import CallError, ErrorCode
 from operations.identity.rate_limits import FailureLimits, RateLimits
 from operations.identity.token_cache import TokenCache
 from operations.identity.tokens import AnyAuthenticator, Principal
-from operations.serving.asgi import Headers, Scope
+from operations.serving.asgi import Headers, Response, Scope, Send
 from operations.serving.exposure import NO_RIGHTS, Exposure, Rights
 from operations.serving.refusals import RefusedError
 
@@ -28,6 +29,13 @@ _OWN_SITES = (b"same-origin", b"none")
 """Values of `Sec-Fetch-Site` for requests of this server's own pages or of the user."""
 _PORT = re.compile(r":[0-9]*\Z")
 _PORTS = {"http": "80", "https": "443"}
+_PREFLIGHT_SECONDS = b"600"
+_EXPOSED_HEADERS = (
+    b"Operations-Request-Id, Operations-Source, Operations-Timestamp, Operations-Upstream-Status, "
+    b"Operations-Mcp-Error, Idempotency-Replayed, WWW-Authenticate, ETag, Link, Retry-After, Location, "
+    b"Preference-Applied"
+)
+"""Response headers that a page of another configured origin may read."""
 
 
 class Caller:
@@ -252,3 +260,38 @@ def challenge(base: str, **parameters: str) -> tuple[bytes, bytes]:
         if value and value.isascii() and value.isprintable() and '"' not in value and "\\" not in value:
             header += f'{"," if " " in header else ""} {name}="{value}"'
     return b"www-authenticate", header.encode("ascii", errors="replace")
+
+
+def is_preflight(scope: Scope, headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a request is a CORS preflight request of a browser."""
+    return bool(scope["method"] == "OPTIONS" and b"access-control-request-method" in headers)
+
+
+def preflight_response(headers: Mapping[bytes, bytes]) -> Response:
+    """Return the response to a preflight request of a configured origin."""
+    allowed: Headers = [
+        (b"access-control-allow-origin", headers[b"origin"]),
+        (b"access-control-allow-methods", b"GET, HEAD, POST, DELETE, OPTIONS"),
+        (b"access-control-max-age", _PREFLIGHT_SECONDS),
+        (b"vary", b"Origin"),
+    ]
+    wanted = headers.get(b"access-control-request-headers")
+    if wanted is not None:
+        allowed.append((b"access-control-allow-headers", wanted))
+    return Response(204, allowed)
+
+
+def readable_by(origin: bytes, send: Send) -> Send:
+    """Return a `send` whose responses pages of a configured origin may read."""
+
+    async def send_readable(event: Any) -> None:
+        if event["type"] == "http.response.start":
+            event["headers"] = [
+                *event["headers"],
+                (b"access-control-allow-origin", origin),
+                (b"access-control-expose-headers", _EXPOSED_HEADERS),
+                (b"vary", b"Origin"),
+            ]
+        await send(event)
+
+    return send_readable

@@ -15,8 +15,7 @@ from operations import AccessControl, Identity, Operation, OperationRegistry, Op
 from operations.schema import deferred_schema
 from operations.serving.admission import Caller
 from operations.serving.exposure import Exposure
-from operations.serving.http.document import DocumentCache, DocumentEndpoint
-from operations.serving.http.pages import PAGES
+from operations.serving.http.document import PAGES, DocumentCache, DocumentEndpoint
 from operations.serving.http.path_items import Version
 from operations.serving.http.shared_components import TOKENS, Security
 from tests.serving.clients import shop

@@ -1,26 +1,40 @@
-"""`ops add`: validate a new source and add it to the configuration."""
+"""`ops add`: validate a new source and add it to the configuration.
+
+`ops add --discover` finds the MCP servers in the files of editors, and includes these files in the configuration.
+"""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import structs
 
 from operations.cli.arguments import Argument, Command, Option, ParsedArguments, UsageError
 from operations.cli.commands import SUMMARIES
-from operations.cli.commands.discover import DISCOVER
-from operations.cli.configuration import config_file, ensure_trust, read_configuration, save_trust, trust_as_before
+from operations.cli.configuration import (
+    ask,
+    can_ask,
+    config_file,
+    ensure_trust,
+    is_trusted_file,
+    read_configuration,
+    save_trust,
+    trust_as_before,
+)
 from operations.cli.direct import mcp_table, pair
-from operations.cli.failures import OK, CommandError
-from operations.cli.output import counted, write_either
+from operations.cli.failures import NOT_FOUND, OK, CommandError
+from operations.cli.output import counted, write_either, write_json
 from operations.cli.stderr import warn_skipped
-from operations.cli.terminal import paint
-from operations.config import SourceReport, load_catalogue, store_catalogue
-from operations.config.file_writer import has_source, text_with_source, write_config
+from operations.cli.terminal import paint, printable, write_text
+from operations.config import Config, SourceReport, load_catalogue, load_config, store_catalogue
+from operations.config.actions import actions_of
+from operations.config.editor_files import find_editor_files
+from operations.config.file_writer import has_source, text_with_include, text_with_source, write_config
 from operations.config.sources import OpenedSource
+from operations.config.trust import refusal
 from operations.errors import CallError, ErrorCode
 from operations.sources.scanner import Skipped
 
@@ -151,10 +165,112 @@ def _relative_path(name: str, args: ParsedArguments) -> str:
     return f"./{os.path.relpath(Path(name).expanduser(), config_file(args).parent)}"
 
 
+class EditorFile(NamedTuple):
+    """An editor's file with its servers, or why it cannot be used."""
+
+    path: Path
+    config: Config | None
+    state: str
+    """`included`, `new`, or the problem."""
+
+    def as_data(self) -> dict[str, Any]:
+        """Return the output of `--json`."""
+        return {"file": str(self.path), "state": self.state, "servers": dict(self.servers())}
+
+    def servers(self) -> list[tuple[str, str]]:
+        """Return the name of each server, and the action of using it: its command or its URL."""
+        if self.config is None:
+            return []
+        actions = {action.name: " ".join(action.text.split()) for action in actions_of(self.config)}
+        return [(name, actions.get(name, f"connect to {_url(self.config, name)}")) for name in self.config.sources]
+
+
+def run_discover(args: ParsedArguments) -> int:
+    """List the editors' files; include those that are named, or that the user chooses."""
+    target = config_file(args)
+    named = [Path(name).expanduser().absolute() for name in args.file]
+    found = [_read(path, target) for path in named or find_editor_files(target.parent, os.environ)]
+    if args.json:
+        write_json([each.as_data() for each in found])
+    if not found:
+        raise CommandError(
+            "no editor's file with MCP servers was found", "name one: ops add --discover FILE", exit_code=NOT_FOUND
+        )
+    for each in found:
+        if not args.json:
+            write_text("".join(f"{line}\n" for line in _lines(each)))
+        chosen = bool(named) or (can_ask(args) and each.state == "new" and ask([], f"Include {each.path.name}?"))
+        if chosen:
+            _include(each, target, was_shown=not named)
+            if not args.json:
+                following = "" if not named else "; allow its servers with 'ops trust'"
+                write_text(f"  included in {printable(str(target))}{following}\n")
+    return OK
+
+
+def _read(path: Path, target: Path) -> EditorFile:
+    refused = refusal(path)
+    if refused:
+        return EditorFile(path, None, refused)
+    try:
+        config = load_config(path)
+        present = read_configuration(target).files if target.exists() else ()
+    except CallError as error:
+        return EditorFile(path, None, error.message)
+    return EditorFile(path, config, "included" if path in present else "new")
+
+
+def _include(found: EditorFile, target: Path, *, was_shown: bool) -> None:
+    """Add a file to `include`; it is trusted if the user has just seen what it would do and agreed."""
+    if found.state != "new":
+        raise CommandError(f"{found.path}: {found.state}", "nothing was added")
+    was_trusted = not target.exists() or is_trusted_file(target)
+    text = text_with_include(target, [_written(found.path, target.parent)])
+    try:
+        read_configuration(target, text)
+    except CallError as error:
+        raise CommandError(f"{found.path} was not included: {error.message}", "nothing was changed") from None
+    write_config(target, text)
+    trust_as_before(target, was_trusted=was_trusted and was_shown, by="ops add --discover")
+
+
+def _written(path: Path, directory: Path) -> str:
+    """Return a path for the configuration file: relative to that file, or to the user's home directory."""
+    if path.is_relative_to(directory):
+        return str(path.relative_to(directory))
+    return f"~/{path.relative_to(Path.home())}" if path.is_relative_to(Path.home()) else str(path)
+
+
+def _lines(found: EditorFile) -> list[str]:
+    servers = found.servers()
+    widest = max((len(name) for name, _ in servers), default=0)
+    head = f"{paint('bold', printable(str(found.path)))}  {printable(found.state)}"
+    return [head, *(f"  {printable(name):<{widest}}  {paint('dim', printable(action))}" for name, action in servers)]
+
+
+def _url(config: Config, name: str) -> str:
+    return str(config.sources[name].written.get("url", ""))
+
+
 _MCP_EXAMPLE = "ops add mcp files -- npx -y @modelcontextprotocol/server-filesystem ."
 _ADD_OPTIONS = (
     Option("--replace", "replace the source of that name"),
     Option("--no-check", "do not open the source"),
+)
+_DISCOVER = Command(
+    name="add --discover",
+    summary="list the MCP servers of editors, and include their files",
+    run=run_discover,
+    arguments=(Argument("FILE", "include these files", required=False, many=True, completes="file"),),
+    notes="""
+Looks for the files of Claude, Cursor, VS Code, Gemini, Windsurf and others in this directory and in your home
+directory. On a terminal it asks for each file whether to include it. A FILE is included without a question, and needs
+'ops trust' afterwards.
+""",
+    examples=(
+        ("ops add --discover", "list the servers in the files of editors"),
+        ("ops add --discover .mcp.json", "include one file"),
+    ),
 )
 
 COMMAND = Command(
@@ -218,6 +334,6 @@ COMMAND = Command(
                 ("ops add py billing billing.operations", "a package"),
             ),
         ),
-        DISCOVER,
+        _DISCOVER,
     ),
 )

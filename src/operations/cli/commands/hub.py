@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import ssl
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -21,6 +20,7 @@ from operations.cli.arguments import (
 )
 from operations.cli.commands import SUMMARIES
 from operations.cli.configuration import find_configuration
+from operations.cli.credentials import OPERATOR, own_token, principals_of
 from operations.cli.failures import OK, TRANSPORT, CommandError
 from operations.cli.processes import follow_offers, observe, print_event, serve_until, serving_health
 from operations.cli.runner import stopping
@@ -138,18 +138,9 @@ async def _open_own(stack: AsyncExitStack, args: ParsedArguments, config: Config
 
 def _authenticator(settings: HubSettings, args: ParsedArguments, config: Config | None) -> Authenticator:
     """Return the authenticator of the configured tokens; if there are none, of the token in the environment."""
-    principals = {
-        each.token: Principal(
-            Identity(
-                each.identity, tuple(each.scopes), {name: tuple(actions) for name, actions in each.resources.items()}
-            ),
-            tuple(each.namespaces),
-        )
-        for each in settings.tokens
-    }
-    own = Path(args.token_file).read_text().strip() if args.token_file else os.environ.get(TOKEN_VARIABLE)
+    principals, own = principals_of(settings.tokens), own_token(args)
     if own and not principals and settings.jwt is None:
-        principals[own] = Principal(Identity("operator", ("*", "operations:watch", "operations:manage")), ("*",))
+        principals[own] = Principal(Identity(OPERATOR, ("*", "operations:watch", "operations:manage")), ("*",))
     if settings.jwt is None:
         if not principals:
             hint = f"set {TOKEN_VARIABLE}, or add [[hub.tokens]] to the configuration"

@@ -1,7 +1,9 @@
 """DocumentEndpoint: the OpenAPI document. DocumentCache: the documents, joined from one encoded fragment per operation.
+PAGES: the documentation page, static files without inline scripts and without requests to other hosts.
 
 A document contains the operations that a caller may call and the definitions that these use. Definitions are named
-within each document: neither components nor names reveal operations that the caller may not call.
+within each document: neither components nor names reveal operations that the caller may not call. The page shows
+descriptions as text, never as HTML.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
+from importlib.resources import files
 from types import NoneType
 from typing import Any, get_args
 from urllib.parse import parse_qs
@@ -58,6 +61,10 @@ _encode = msgspec.json.Encoder().encode
 
 Pieces = tuple[bytes | str, ...]
 """JSON text in pieces. A `str` piece is the key of a definition, replaced by its name in each document."""
+_POLICY = (
+    b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
+    b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+)
 
 
 class DocumentEndpoint:
@@ -315,3 +322,34 @@ def _tags(namespaces: Iterable[str], version: Version) -> list[dict[str, str]]:
         {"name": namespace, **({"parent": namespace.rpartition(".")[0]} if "." in namespace else {})}
         for namespace in sorted(every)
     ]
+
+
+class Page(msgspec.Struct, frozen=True):
+    """A static file."""
+
+    content_type: str
+    body: bytes
+
+    def response(self) -> Response:
+        """Return the file as a response."""
+        headers: Headers = [
+            (b"content-type", self.content_type.encode()),
+            (b"content-security-policy", _POLICY),
+            (b"cache-control", b"no-cache"),
+            (b"etag", b'"%s"' % blake2b(self.body, digest_size=8).hexdigest().encode()),
+            (b"referrer-policy", b"no-referrer"),
+            (b"x-content-type-options", b"nosniff"),
+        ]
+        return Response(200, headers, self.body)
+
+
+def _read(name: str, content_type: str) -> Page:
+    return Page(content_type, files("operations.serving.http").joinpath("docs", name).read_bytes())
+
+
+PAGES = {
+    "/docs": _read("docs.html", "text/html; charset=utf-8"),
+    "/~/docs.js": _read("docs.js", "text/javascript; charset=utf-8"),
+    "/~/docs.css": _read("docs.css", "text/css; charset=utf-8"),
+}
+"""The files by path."""

@@ -27,7 +27,6 @@ from operations.serving.asgi import Receive, Response, Scope, Send, path_of
 from operations.serving.audit import AuditWriter
 from operations.serving.bodies import BodyReader, CallWatcher, ClientDisconnectedError
 from operations.serving.exposure import Exposure
-from operations.serving.http.accept_header import AcceptHeader, read_accept
 from operations.serving.http.events import EventStreams, StreamRequest, check_last_event_id
 from operations.serving.http.idempotency import (
     IdempotencyStore,
@@ -40,7 +39,7 @@ from operations.serving.http.idempotency import (
 from operations.serving.http.inputs import read_body
 from operations.serving.http.jobs import JOBS_PATH, JobEndpoint, read_preference
 from operations.serving.http.problems import problem_response
-from operations.serving.http.responses import write_response
+from operations.serving.http.responses import AcceptHeader, read_accept, write_response
 from operations.serving.http.routes import Route, Routes
 from operations.serving.limits import Limits
 from operations.serving.refusals import RefusedError

@@ -14,9 +14,8 @@ from operations.jobs import JOB_NOT_ENDED, JOB_NOT_FOUND, Jobs, JobStatus
 from operations.serving.admission import Caller
 from operations.serving.asgi import REQUEST_ID_HEADER, Headers, Response, Scope, path_of
 from operations.serving.exposure import Exposure
-from operations.serving.http.accept_header import read_accept
 from operations.serving.http.problems import problem_response
-from operations.serving.http.responses import JSON_TYPE, write_response
+from operations.serving.http.responses import JSON_TYPE, read_accept, write_response
 from operations.serving.http.routes import Route
 from operations.serving.refusals import RefusedError, public_error
 from operations.spec import Operation

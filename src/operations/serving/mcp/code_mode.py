@@ -22,8 +22,7 @@ from operations.interceptors.approval import needs_consent
 from operations.serving.exposure import Exposure
 from operations.serving.mcp.calls import MCPCalls, RequestInfo
 from operations.serving.mcp.results import Result, error_result
-from operations.serving.mcp.tool_sets import ToolSets
-from operations.serving.mcp.tools import ToolList
+from operations.serving.mcp.tools import ToolList, ToolSets
 from operations.serving.suspended_calls import InputRequired
 
 PROCESSES = 8

@@ -20,8 +20,7 @@ from operations.identity.rate_limits import ConcurrencyLimits
 from operations.serving.exposure import Exposure
 from operations.serving.mcp.calls import RequestInfo
 from operations.serving.mcp.results import Result, error_result
-from operations.serving.mcp.tool_sets import ToolSets
-from operations.serving.mcp.tools import Tool, ToolList
+from operations.serving.mcp.tools import Tool, ToolList, ToolSets
 from operations.sources.mcp.own_fields import INPUT
 
 SEARCH_ABOVE = 200

@@ -1,4 +1,7 @@
-"""ToolList: the operations of an exposure as MCP tools, with names and cached pages."""
+"""ToolList: the operations of an exposure as MCP tools, with names and cached pages.
+
+ToolSets: tool sets of the operations that each set of rights may call, for search mode and code mode.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,9 @@ import hashlib
 import re
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -17,6 +20,7 @@ from operations.access import check_access
 from operations.context import Identity
 from operations.exports.code_limits import RUN
 from operations.exports.search_tools import CALL, DESCRIBE, SEARCH
+from operations.exports.tools import ToolSet
 from operations.interceptors.base import Interceptor, asks
 from operations.schema import Schema
 from operations.serving.exposure import Exposure, Rights
@@ -43,6 +47,8 @@ _STREAM_OUTPUT: dict[str, Any] = {
     "required": ["items", "complete"],
 }
 _encode = msgspec.json.Encoder().encode
+_MAX_KEPT = 16
+T = TypeVar("T")
 
 
 class _Registry(Protocol):
@@ -332,3 +338,43 @@ def _nested(schema: Schema, name: str) -> dict[str, Any]:
     document = schema.document
     moved = move_references(document, "#", f"#/properties/{name}")
     return {"type": "object", "properties": {name: moved}, "required": [name]}
+
+
+class ToolSets(Generic[T]):
+    """Cache of one object `T` per set of rights, created from a tool set of the operations that these rights may call.
+
+    The tool sets are used to list and describe; calls go through `MCPCalls`. A change of the registry clears the cache.
+    """
+
+    def __init__(self, exposure: Exposure, tool_list: ToolList, make: Callable[[ToolSet], T]) -> None:
+        self._exposure = exposure
+        self._tool_list = tool_list
+        self._make = make
+        self._generation = -1
+        self._kept: OrderedDict[Rights, T] = OrderedDict()
+
+    def of(self, identity: Identity | None) -> T:
+        """Return the object for a caller's rights."""
+        if self._generation != self._exposure.generation:
+            self._generation = self._exposure.generation
+            self._kept.clear()
+        rights = self._exposure.rights(identity)
+        kept = self._kept.get(rights)
+        if kept is None:
+            operations = {tool.operation.id: tool.operation for tool in self._tool_list.visible(identity)}
+            tool_set = ToolSet(cast(Any, _View(operations)))
+            tool_set.tools  # noqa: B018  # computed here, before threads read it
+            kept = self._kept[rights] = self._make(tool_set)
+            if len(self._kept) > _MAX_KEPT:
+                self._kept.popitem(last=False)
+        else:
+            self._kept.move_to_end(rights)
+        return kept
+
+
+class _View(msgspec.Struct, frozen=True):
+    """The part of a registry that lists and descriptions read: the operations of one set of rights."""
+
+    operations: Mapping[str, Operation[Any]]
+    generation: int = 0
+    interceptors: Sequence[Interceptor] = ()
