@@ -71,6 +71,9 @@ class History:
         self.stream_ends: dict[str, CallError | None] = {}
         self.repeatable: set[str] = set()
         """The calls with `retry`, which may run more than once."""
+        self.may_finish = asyncio.Event()
+        """While this is not set, no handler of a call finishes."""
+        self.may_finish.set()
         self._numbers = iter(range(10**9))
 
     def operations(self, namespace: str = "work") -> list[Operation[Any]]:
@@ -78,6 +81,7 @@ class History:
 
         async def run(key: str, seconds: float) -> str:
             self.runs[key] += 1
+            await self.may_finish.wait()
             if seconds:
                 await asyncio.sleep(seconds)
             self.finished[key] += 1

@@ -90,9 +90,9 @@ def load(
     history = stage.history
     tasks = [
         asyncio.create_task(
-            history.call(pending, "work.query", seconds=seconds, retry=True)
+            history.call(pending, "work.query", seconds=seconds, timeout=5 * SCALE, retry=True)
             if number % 2
-            else history.call(pending, "work.mutate", seconds=seconds)
+            else history.call(pending, "work.mutate", seconds=seconds, timeout=5 * SCALE)
         )
         for number in range(calls)
     ]
@@ -104,9 +104,12 @@ async def test_the_callers_connection_breaks_under_load(stage: Stage, fault: str
     await stage.worker("one")
     proxy = await stage.proxy()
     caller = await stage.spoke("caller", proxy)
+    stage.history.may_finish.clear()
     tasks = load(stage, caller, 100)
     await until(lambda: len(stage.history.runs) == 100)
     getattr(proxy, fault)()
+    await until(lambda: stage.history.errors()["UNAVAILABLE"] == 50)
+    stage.history.may_finish.set()
     await asyncio.gather(*tasks)
     mutations = [ends[0] for key, ends in stage.history.outcomes.items() if "mutate" in key]
     assert all(isinstance(end, CallError) and end.code is ErrorCode.UNAVAILABLE for end in mutations)
@@ -120,11 +123,13 @@ async def test_the_workers_connection_breaks_under_load(stage: Stage, fault: str
     proxy = await stage.proxy()
     await stage.worker("one", proxy)
     caller = await stage.spoke("caller")
+    stage.history.may_finish.clear()
     tasks = load(stage, caller, 100)
     await until(lambda: len(stage.history.runs) == 100)
     getattr(proxy, fault)()
+    await until(lambda: stage.history.errors()["UNAVAILABLE"] >= 50)
+    stage.history.may_finish.set()
     await asyncio.gather(*tasks)
-    assert stage.history.errors()["UNAVAILABLE"] >= 50
     await until(lambda: "work.query" in stage.hub.operations)
     outcome = await stage.history.call(PendingRequestMap(caller), "work.query")
     assert not isinstance(outcome, CallError)
@@ -137,9 +142,12 @@ async def test_one_of_two_workers_dies_and_the_other_takes_the_queries(stage: St
     await stage.worker("two")
     await until(lambda: len(stage.hub.router.operations["work.query"].sessions) == 2)
     caller = await stage.spoke("caller")
+    stage.history.may_finish.clear()
     tasks = load(stage, caller, 60)
     await until(lambda: len(stage.history.runs) == 60)
     proxy.cut()
+    await until(lambda: len(stage.hub.router.operations["work.query"].sessions) == 1)
+    stage.history.may_finish.set()
     await asyncio.gather(*tasks)
     queries = [ends[0] for key, ends in stage.history.outcomes.items() if "query" in key]
     assert not any(isinstance(end, CallError) for end in queries)
