@@ -28,7 +28,7 @@ class Expiring(Protocol):
     """An entry of a timer wheel."""
 
     def expire(self) -> None:
-        """Expire: called when its time is up."""
+        """Called when the time of the entry is up."""
 
 
 Bucket = set[Expiring]
@@ -73,7 +73,7 @@ def _fire(buckets: _Buckets, tick: int) -> None:
         bucket.pop().expire()
 
 
-class Host(Protocol):
+class DeadlineHost(Protocol):
     """The owner of work with deadlines: a registry or a dispatcher."""
 
     @property
@@ -81,7 +81,7 @@ class Host(Protocol):
         """The timer wheel of its deadlines."""
 
     def abandon(self, task: asyncio.Task[Any]) -> None:
-        """Take over the task that continues work that ignored its cancellation."""
+        """Track the task of work that ignored its cancellation."""
 
 
 class Deadline(msgspec.Struct, eq=False, kw_only=True):
@@ -91,7 +91,7 @@ class Deadline(msgspec.Struct, eq=False, kw_only=True):
     never suspends costs no timer: it is added to the wheel at the first suspension.
     """
 
-    host: Host
+    host: DeadlineHost
     operation_id: str
     until: float | None = None
     """End time in epoch seconds; None if only `stop` ends the work."""
@@ -249,7 +249,9 @@ class StreamDeadline:
     Each item is awaited in the consumer's task: a generator may have task-bound state between items.
     """
 
-    def __init__(self, host: Host, operation_id: str, *, until: float | None = None, idle: float | None = None) -> None:
+    def __init__(
+        self, host: DeadlineHost, operation_id: str, *, until: float | None = None, idle: float | None = None
+    ) -> None:
         self.operation_id = operation_id
         self.until = until
         self.idle = idle

@@ -12,7 +12,7 @@ from operations.errors import CallError, ErrorCode
 
 Executed = Literal["no", "unknown", "yes"]
 NOT_CONVERTED = "NOT_CONVERTED"
-"""The reason of a message that a hub does not convert to the receiver's format, because that would take too long."""
+"""The `reason` in the error for a message that takes a hub too long to convert to the receiver's format."""
 
 
 def unavailable(operation_id: str, reason: str, executed: Executed) -> CallError:
@@ -52,7 +52,7 @@ def too_large(operation_id: str, what: str, size: int, limit: int, executed: Exe
     return CallError(code, f"{operation_id}: the {what} has {size:,} bytes, the limit is {limit:,}", details)
 
 
-def untranslatable(operation_id: str, what: str, problem: CallError, executed: Executed) -> CallError:
+def not_converted(operation_id: str, what: str, problem: CallError, executed: Executed) -> CallError:
     """Return the error for a message that was not converted to the receiver's format."""
     code = ErrorCode.VALIDATION_ERROR if executed == "no" else ErrorCode.EXECUTION_ERROR
     is_large = isinstance(problem.details, dict) and problem.details.get("reason") == NOT_CONVERTED

@@ -30,7 +30,7 @@ _SHORTEST_SECRET = 4
 
 
 class Redactor:
-    """Replaces secrets in JSON-shaped data; booleans, and numbers in other fields than those of secrets, are kept.
+    """Replaces secrets in JSON-shaped data. Booleans are kept, and so are numbers outside secret fields.
 
     `secrets` are values that are replaced wherever they are in a string. `replace` is applied to every string last.
     """

@@ -19,7 +19,6 @@ from operations.deadlines import Deadline, StreamDeadline, TimerWheel, check_dea
 from operations.env import EnvNode, EnvScope, blocking_context
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
-from operations.execution import Execution
 from operations.failures import timed_out, translate
 from operations.function import FunctionOperation
 from operations.input_validation import validate_input
@@ -37,6 +36,7 @@ from operations.pipeline import Mismatches, check_declared_error, finish
 from operations.schema import Policy, Problem
 from operations.spec import Operation, OperationSpec, require_policy
 from operations.telemetry.tracing import SDK, active_observers, modules
+from operations.worker_threads import WorkerThreads
 
 if TYPE_CHECKING:
     from operations.batch import BatchCall
@@ -101,8 +101,8 @@ class OperationRegistry(OperationCatalogue):
         return ChosenInterceptors()
 
     @cached_property
-    def _execution(self) -> Execution:
-        return Execution(threads=self._threads)
+    def _worker_threads(self) -> WorkerThreads:
+        return WorkerThreads(threads=self._threads)
 
     @overload
     async def execute(
@@ -133,7 +133,7 @@ class OperationRegistry(OperationCatalogue):
         timeout: float | None = None,
         raise_on_error: bool | None = None,
     ) -> ResponseEnvelope[Any]:
-        """Call an operation by id, or by its Operation, to get `data` as its Python type.
+        """Call an operation by id, or by its Operation; with an Operation, `data` has its Python type.
 
         `timeout` is in seconds; if the context has a deadline too, the earlier one counts. The default of
         `raise_on_error` is the registry's setting.
@@ -305,7 +305,7 @@ class OperationRegistry(OperationCatalogue):
             if operation.threaded:
                 if operation.wants_context:
                     context = blocking_context(context)
-                result = await self._execution.in_thread(handler, value, context)
+                result = await self._worker_threads.in_thread(handler, value, context)
             else:
                 result = handler(value, context)
             if type(result) is CoroutineType or hasattr(result, "__await__"):
@@ -344,11 +344,11 @@ class OperationRegistry(OperationCatalogue):
     @property
     def abandoned(self) -> int:
         """Number of handlers still running after their call ended."""
-        return self._execution.abandoned
+        return self._worker_threads.abandoned
 
     def abandon(self, task: asyncio.Task[Any]) -> None:
         """Count a handler that ignored its cancellation, until its task ends."""
-        self._execution.abandon(task)
+        self._worker_threads.abandon(task)
 
     def measures(self) -> Iterator[Measure]:
         """Return the metrics of the registry, its observers and its interceptors."""
@@ -367,8 +367,8 @@ class OperationRegistry(OperationCatalogue):
 
     async def close(self) -> None:
         """Let idle worker threads end; a later call starts new ones."""
-        if "_execution" in vars(self):
-            self._execution.close()
+        if "_worker_threads" in vars(self):
+            self._worker_threads.close()
 
     def __dir__(self) -> list[str]:
         """Return the names that completion offers, without methods for other parts of this library."""

@@ -82,7 +82,7 @@ class AccessControl(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
 
 
 OPEN = AccessControl()
-"""No requirements."""
+"""Access control without requirements."""
 
 
 class OperationSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -193,7 +193,7 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
     origin: object = None
     """The transport that the operation was imported from: the operation is not served there again."""
     wants_context: bool = True
-    """False if the handler uses neither request id nor env, which are then not created."""
+    """Whether the handler uses the request id or the env of its context; if not, they are not created."""
 
     def __post_init__(self) -> None:
         if self.stream is None and streams(self.handler):

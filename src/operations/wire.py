@@ -22,7 +22,7 @@ _BYTES = frozenset({bytes, bytearray, memoryview})
 PACKABLE = PLAIN | _BYTES
 """Types whose values MessagePack writes unchanged, except integers above 64 bits."""
 JSON_MARKERS = tuple(b"$\\")
-"""One of these is in all JSON with encoded bytes: a dollar sign, or the escape that other writers may use for it."""
+"""All JSON with encoded bytes contains one of these: a dollar sign, or the escape that other writers may use for it."""
 _DOLLAR, _BACKSLASH = JSON_MARKERS
 _BIG_INTEGER = 1
 _LENGTH_SIZES = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xC7: 1, 0xC8: 2, 0xC9: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}

@@ -51,7 +51,7 @@ from tests.receiving import into
 from tests.waiting import stays, until
 
 BLIND = Capabilities(
-    knows_no_responders=True, tracks_peers=False, groups=True, ordered=True, identity="none", heartbeat=0.2
+    reports_undelivered=True, tracks_peers=False, groups=True, ordered=True, identity="none", heartbeat=0.2
 )
 """Capabilities of a bus that does not report lost peers, with short heartbeats."""
 
@@ -297,7 +297,7 @@ async def test_a_gap_in_a_stream_is_an_error() -> None:
 
 async def test_workers_on_a_bus_without_peer_tracking_send_heartbeats() -> None:
     blind = Capabilities(
-        knows_no_responders=True, tracks_peers=False, groups=True, ordered=True, identity="none", claims_identity=False
+        reports_undelivered=True, tracks_peers=False, groups=True, ordered=True, identity="none", claims_identity=False
     )
     bus = MemoryTransport(direct=False, capabilities=blind)
     heard: list[Any] = []

@@ -67,6 +67,6 @@ async def test_a_worker_waits_until_it_is_registered(bus: Bus) -> None:
     registry = OperationRegistry([stub_operation("shop.first", returns=1)])
     handler = CallHandler(registry, await bus.end("worker"))
     await handler.registered(timeout=10)
-    if handler.transport.capabilities.knows_no_responders:
+    if handler.transport.capabilities.reports_undelivered:
         assert (await PendingRequestMap(await bus.end()).call("shop.first")).data == 1
     await handler.close()

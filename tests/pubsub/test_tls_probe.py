@@ -15,7 +15,7 @@ from operations.calls.hub.spoke import Spoke
 from operations.pubsub import connect
 from operations.pubsub.connection_errors import UNTRUSTED, WRONG_PROTOCOL
 from operations.pubsub.redis import RedisTransport
-from operations.pubsub.tls_probe import plain_reply, speaks_tls
+from operations.pubsub.tls_probe import plain_reply, uses_tls
 from operations.testing import error_of
 from tests.contracts.buses import TOKENS
 from tests.nats_server import free_ports, nats_server, shared_server
@@ -43,18 +43,18 @@ def certificates(tmp_path: Path) -> Certificates:
 async def test_redis(engine: str, certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("operations.pubsub.redis.connection._CONNECT_SECONDS", 0.5)
     plain = shared_redis(engine).port
-    no_tls = "does not use TLS: begin its address with redis instead of rediss"
+    no_tls = "does not use TLS: use a redis:// address instead of rediss://"
     assert await told(RedisTransport(f"rediss://127.0.0.1:{plain}")) == no_tls
     assert await told(RedisTransport(f"rediss+cluster://127.0.0.1:{plain}")) == no_tls
     async with tls_proxy(plain, certificates.certificate, certificates.key) as port:
-        has_tls = "uses TLS: begin its address with rediss instead of redis"
+        has_tls = "uses TLS: use a rediss:// address instead of redis://"
         assert await told(RedisTransport(f"redis://127.0.0.1:{port}")) == has_tls
         assert await told(RedisTransport(f"redis+sentinel://127.0.0.1:{port}/main")) == has_tls
 
 
 async def test_nats_without_tls() -> None:
     port = shared_server().port
-    no_tls = "does not use TLS: begin its address with nats instead of tls"
+    no_tls = "does not use TLS: use a nats:// address instead of tls://"
     assert await told(connect(f"tls://127.0.0.1:{port}")) == no_tls
     assert await told(connect(f"tls://127.0.0.1:{port}", tls_first=True)) == no_tls
 
@@ -101,7 +101,7 @@ async def test_a_tls_server_that_refuses_the_handshake_is_not_reported_as_plain(
 
 async def test_a_closed_port_gives_no_diagnosis() -> None:
     (port,) = free_ports(1)
-    assert not await speaks_tls("127.0.0.1", port)
+    assert not await uses_tls("127.0.0.1", port)
     assert await plain_reply("127.0.0.1", port) == b""
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.3), RedisTransport(f"rediss://127.0.0.1:{port}"):

@@ -20,7 +20,7 @@ from operations.calls.hub import Hub
 from operations.calls.hub.spoke import Spoke
 from operations.calls.signed_transport import SignedTransport
 from operations.calls.signing_secrets import SigningSecret
-from operations.cli.asking import TerminalClient
+from operations.cli.terminal_client import TerminalClient
 from operations.config import (
     Catalogue,
     CatalogueEntry,

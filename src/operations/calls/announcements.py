@@ -141,7 +141,7 @@ class Announcer:
             self._note_registered({**event.payload.rejected, **self._expand(event.payload.refused)})
 
     def _expand(self, refused: Mapping[str, str]) -> dict[str, str]:
-        """Return reasons that are given by namespace as reasons by operation id."""
+        """Return the reasons for rejections by operation id; the hub gives some of them by namespace."""
         return {
             operation.id: reason
             for name, reason in refused.items()
@@ -204,7 +204,7 @@ def listed_namespaces(namespaces: Iterable[str]) -> tuple[str, ...]:
 
 
 def describe(operation: Operation[Any]) -> dict[str, Any]:
-    """Return the spec of an operation as data, with whether it can be called and subscribed to."""
+    """Return the spec of an operation as data, including whether it can be called and whether it is a stream."""
     modes = {"executes": operation.handler is not None, "streams": operation.stream is not None}
     return operation.spec.to_dict() | modes
 

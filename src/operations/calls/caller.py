@@ -97,7 +97,7 @@ class PendingRequestMap:
         as_worker: bool = False,
         progress: Progress | None = None,
     ) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
-        """Call an operation by id, or by its Operation, to get `data` as its Python type.
+        """Call an operation by id, or by its Operation; with an Operation, `data` has its Python type.
 
         It ends with the envelope or a CallError, after `timeout` seconds or at the deadline (epoch ms) at the latest,
         by default 30 s from now. `retry` sends the request again if its connection or worker is lost: use it for

@@ -223,7 +223,7 @@ CODEC_OF = {b"{": JSON, **{bytes((first,)): MSGPACK for first in range(0x80, 0x1
 
 
 def codec_of(message: bytes) -> Codec:
-    """Return the codec of a message whose first byte may be missing in `CODEC_OF`."""
+    """Return the codec of any message, even if `CODEC_OF` lacks its first byte."""
     return JSON if message and message[0] in _JSON_STARTS else MSGPACK
 
 

@@ -23,10 +23,10 @@ def control_id(request_id: str) -> str:
     return blake2b(request_id.encode(errors="replace"), digest_size=16).hexdigest()
 
 
-def write_abort(request_id: str, codec: Codec, reason: str, *, overheard: bool) -> bytes:
-    """Encode an abort, with a proof if other peers also receive it (`overheard`)."""
+def write_abort(request_id: str, codec: Codec, reason: str, *, with_proof: bool) -> bytes:
+    """Encode an abort, and with `with_proof` a proof, because other peers also receive it."""
     payload = AbortPayload(request_id, writable(reason))
-    if overheard:
+    if with_proof:
         payload.proof = _prove(request_id, payload)
         payload.request_id = control_id(request_id)
     return codec.encode(CallAborted(VERSION, payload.request_id, "", payload))

@@ -48,11 +48,11 @@ from operations.recent import Recent
 from operations.telemetry.counters import Counters
 
 _log = logging.getLogger("operations")
-_REMEMBERED = 2_000
+_MAX_ENDED = 2_000
 _LONGEST_MESSAGE = 10_000
 LARGE_MESSAGE = 64 << 10
 RECONNECTED_WITHIN = 3.0
-"""Seconds after a reconnect within which the other peers have reconnected as well."""
+"""Seconds after a reconnect by which the other peers are expected to be connected again."""
 _REQUESTS: frozenset[type[Event]] = frozenset({CallRequested, PLAIN_REQUEST})
 _RESPONSES: frozenset[type[Event]] = frozenset({CallResponded, PLAIN_RESPONSE})
 _EXPECTED: dict[str, frozenset[type[Event]]] = {
@@ -125,7 +125,7 @@ class SignsNestedCalls(Protocol):
         """Return the root of the request that is being received; None if it is not signed."""
 
     def record(self, event: CallRequested) -> Coroutine[Any, Any, bool] | None:
-        """Add the request that is being received to the record that all workers share; return False if it was there."""
+        """Add the request that is being received to the record that all workers share; return False for a duplicate."""
 
 
 RequestHandler = Callable[[CallRequested, Codec, Arrival], None]
@@ -158,13 +158,13 @@ class Endpoint:
         self.before_resending: list[Callable[[], None]] = []
         """Functions to call when the connection is restored, before pending calls are sent again."""
         self._siblings = ends
-        self.ended: Recent[str, bool] = Recent(_REMEMBERED)
+        self.ended: Recent[str, bool] = Recent(_MAX_ENDED)
         """The last requests of this side that ended, and whether they got a response."""
         self._late_aborts: list[tuple[str, bytes]] = []
         self._repeat: asyncio.TimerHandle | None = None
         self._stops: dict[str, tuple[Stop, int]] = {}
         self.via_hub = transport.capabilities.identity == "hub"
-        self.is_overheard = transport.capabilities.overheard
+        self.shares_control = transport.capabilities.shares_control
         self.listen(f"inbox.{self.peer}")
         transport.watch(self._up, self._down)
 
@@ -342,7 +342,7 @@ class Endpoint:
         running, payload = self.running.get(event.id), event.payload
         if running is None:
             self._note_uncontrolled(event.id)
-        elif self.is_overheard and (
+        elif self.shares_control and (
             payload.number <= running.credits or not has_valid_proof(running.event.id, payload)
         ):
             self.counters.foreign += 1
@@ -353,7 +353,7 @@ class Endpoint:
     def _abort(self, event: CallAborted) -> None:
         running = self.running.get(event.id)
         if running is not None:
-            if self.is_overheard and not has_valid_proof(running.event.id, event.payload):
+            if self.shares_control and not has_valid_proof(running.event.id, event.payload):
                 self.counters.foreign += 1
             else:
                 running.abort(event.payload.reason)
@@ -408,11 +408,11 @@ class Endpoint:
 
     def send_abort(self, request_id: str, address: str, codec: Codec, reason: str = "") -> None:
         """Send an abort to the caller of a request, or to a hub."""
-        self.transport.send(address, write_abort(request_id, codec, reason, overheard=False))
+        self.transport.send(address, write_abort(request_id, codec, reason, with_proof=False))
 
     def abort_worker(self, request_id: str, address: str, codec: Codec, reason: str) -> None:
         """Send an abort to the worker of a request."""
-        self.transport.send(address, write_abort(request_id, codec, reason, overheard=self.is_overheard))
+        self.transport.send(address, write_abort(request_id, codec, reason, with_proof=self.shares_control))
 
     def confirm_abort(self, request_id: str, codec: Codec) -> None:
         """Report to a hub that the handler of an aborted request has ended; the hub ends its grant."""
@@ -421,7 +421,7 @@ class Endpoint:
 
     def abort_when_up(self, request_id: str, address: str, codec: Codec, reason: str) -> None:
         """Send an abort when the connection is restored."""
-        self._late_aborts.append((address, write_abort(request_id, codec, reason, overheard=self.is_overheard)))
+        self._late_aborts.append((address, write_abort(request_id, codec, reason, with_proof=self.shares_control)))
 
     def _send_late_aborts(self) -> None:
         for address, message in self._late_aborts:

@@ -95,7 +95,7 @@ class AcceptancePayload(_CallPayload):
 
 
 class ProgressPayload(_CallPayload):
-    """Payload of `call.progress`: how far the call is."""
+    """Payload of `call.progress`: the progress of a running call."""
 
     progress: float
     total: float | None = None
@@ -198,7 +198,7 @@ class _Event(msgspec.Struct, tag_field="type", omit_defaults=True, gc=False):
 
 
 class CallRequested(_Event, tag="call.requested"):
-    """`call.requested`."""
+    """The event `call.requested`."""
 
     payload: RequestPayload
     identity: msgspec.Raw = NULL
@@ -211,86 +211,86 @@ class CallRequested(_Event, tag="call.requested"):
 
 
 class CallResponded(_Event, tag="call.responded"):
-    """`call.responded`."""
+    """The event `call.responded`."""
 
     payload: ResponsePayload
 
 
 class CallCompleted(_Event, tag="call.completed"):
-    """`call.completed`."""
+    """The event `call.completed`."""
 
     payload: CompletionPayload
 
 
 class CallFailed(_Event, tag="call.error"):
-    """`call.error`."""
+    """The event `call.error`."""
 
     payload: ErrorPayload
 
 
 class CallAborted(_Event, tag="call.aborted"):
-    """`call.aborted`."""
+    """The event `call.aborted`."""
 
     payload: AbortPayload
 
 
 class CallAccepted(_Event, tag="call.accepted"):
-    """`call.accepted`."""
+    """The event `call.accepted`."""
 
     payload: AcceptancePayload
 
 
 class CallProgress(_Event, tag="call.progress"):
-    """`call.progress`."""
+    """The event `call.progress`."""
 
     payload: ProgressPayload
 
 
 class CallCredit(_Event, tag="call.credit"):
-    """`call.credit`."""
+    """The event `call.credit`."""
 
     payload: CreditPayload
 
 
 class WorkerAnnounced(_Event, tag="worker.announced"):
-    """`worker.announced`."""
+    """The event `worker.announced`."""
 
     payload: AnnouncementPayload
     namespaces: tuple[str, ...] = ()
 
 
 class WorkerRegistered(_Event, tag="worker.registered"):
-    """`worker.registered`."""
+    """The event `worker.registered`."""
 
     payload: RegistrationPayload
 
 
 class WorkerAlive(_Event, tag="worker.alive"):
-    """`worker.alive`."""
+    """The event `worker.alive`."""
 
     payload: WorkerPayload
 
 
 class WorkerGone(_Event, tag="worker.gone"):
-    """`worker.gone`."""
+    """The event `worker.gone`."""
 
     payload: WorkerPayload
 
 
 class WorkerAsked(_Event, tag="worker.asked"):
-    """`worker.asked`."""
+    """The event `worker.asked`."""
 
     payload: AskPayload
 
 
 class HubHello(_Event, tag="hub.hello"):
-    """`hub.hello`."""
+    """The event `hub.hello`."""
 
     payload: HelloPayload
 
 
 class HubWelcome(_Event, tag="hub.welcome"):
-    """`hub.welcome`."""
+    """The event `hub.welcome`."""
 
     payload: WelcomePayload
 

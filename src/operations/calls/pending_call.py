@@ -49,7 +49,7 @@ class PendingCall(msgspec.Struct, eq=False):
     request_id: str = ""
     message: bytes = b""
     codec: Codec = JSON
-    """The encoded request, set before it is sent, like its id."""
+    """The codec of `message`. Like `request_id` and `message`, it is set before the request is sent."""
     _future: asyncio.Future[tuple[CallResponded, Codec]] = None  # type: ignore[assignment]
     _attempts: int = 0
     _risked: bool = False

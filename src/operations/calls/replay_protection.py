@@ -1,4 +1,4 @@
-"""Replay protection: a signed request is accepted once. Each worker stores recent requests; all share a record."""
+"""Replay protection: a signed request is accepted once. Each worker stores recent ones; all workers share a record."""
 
 from __future__ import annotations
 
@@ -53,7 +53,10 @@ def kept_until(event: CallRequested) -> float:
 
 
 def replay_problem(event: CallRequested, *, stored: bool) -> str:
-    """Return why a copy of a request could run after the entry of the request is removed; else an empty string."""
+    """Return why a request cannot be protected against replays, or an empty string.
+
+    Without these checks, a copy could run after the entry of the request is removed.
+    """
     payload, now = event.payload, time.time()
     if stored:
         if payload.not_after is None or payload.not_after / 1000 - now > STORED_SECONDS + _SKEW_SECONDS:

@@ -104,7 +104,7 @@ class RequestHandler:
     def _is_duplicate(self, event: CallRequested) -> bool:
         """Return whether a request that was received before must not run: only a later attempt of a query may."""
         if (
-            control_id(event.id) if self.endpoint.is_overheard else event.id
+            control_id(event.id) if self.endpoint.shares_control else event.id
         ) in self.endpoint.running or event.payload.attempt <= self._attempts[event.id]:
             return True
         spec = self.registry.get_spec(event.to)
@@ -154,7 +154,7 @@ class RequestHandler:
         return None
 
     async def _dispatch_new(self, record: Coroutine[Any, Any, bool], reply: Reply, request: Request) -> None:
-        """Dispatch a request, unless another worker had it."""
+        """Dispatch a request, unless the shared record already has it."""
         try:
             try:
                 is_new = await record
@@ -260,7 +260,7 @@ class Reply(msgspec.Struct, eq=False):
     def track(self, request: Request | None = None) -> None:
         """Register a call that did not end immediately: its caller can control it, and learns which worker has it."""
         endpoint = self.handler.endpoint
-        self.control_id = control_id(self.event.id) if endpoint.is_overheard else self.event.id
+        self.control_id = control_id(self.event.id) if endpoint.shares_control else self.event.id
         endpoint.running[self.control_id] = self
         if request is not None:
             self.request, self.since = request, asyncio.get_running_loop().time()

@@ -210,7 +210,7 @@ class SignedTransport(TransportWrapper):
         return RootRequest(received.signed.token, root_id(event.id), deadline)
 
     def record(self, event: CallRequested) -> Coroutine[Any, Any, bool] | None:
-        """Add the request that is being received to the record that all workers share; return False if it was there.
+        """Add the request that is being received to the record that all workers share; return False for a duplicate.
 
         Return None if there is no such record, or if the server delivers a stored request again.
         """
@@ -404,7 +404,7 @@ def _is_signed_with(key: bytes, signed: SignedRequest, address: bytes) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _signed_address(address: str, bus: str) -> bytes:
-    """Return the bus and address that a signature covers; for a request to a single worker, the address of all."""
+    """Return the bus and address that a signature covers: a request to one worker is signed for the address of all."""
     if address.startswith("direct."):
         address = f"work.{address.partition('/')[2]}"
     return f"{bus}\0{address}\0".encode()

@@ -32,7 +32,7 @@ from operations.recent import Recent
 
 MOST_DELIVERIES = 3
 """Number of deliveries without a response after which a stored request is dead-lettered."""
-_REMEMBERED_STORED = 65_536
+_MAX_FINISHED = 65_536
 _MOST_COPIES = 4
 _IN_FLIGHT_SECONDS = 1.0
 _MOST_KEPT = 4 << 20
@@ -168,7 +168,7 @@ class StoredRequests:
         self._start = start
         self._responses = RecentResponses(endpoint)
         self._held: dict[str, StoredRequest] = {}
-        self._finished: Recent[str, None] = Recent(_REMEMBERED_STORED)
+        self._finished: Recent[str, None] = Recent(_MAX_FINISHED)
 
     def take(self, message: bytes, delivery: Delivery, arrival: Arrival) -> None:
         """Start a stored request, unless it ran here before, is invalid, or was delivered too often."""

@@ -195,7 +195,7 @@ class StreamReader:
 
     def _send_credit(self, items: int, size: int) -> None:
         self._credits += 1
-        number = self._credits if self._endpoint.is_overheard else None
+        number = self._credits if self._endpoint.shares_control else None
         message = write_credit(self.request_id, self._codec, items, size, number=number)
         self._endpoint.transport.send(self._control(), message)
 

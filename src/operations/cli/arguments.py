@@ -35,7 +35,7 @@ class Option(NamedTuple):
     choices: Sequence[str] = ()
     completes: str = ""
     variable: str = ""
-    """Environment variable with the value if the option is not given; an empty option ignores the variable."""
+    """Environment variable that is read if the option is not given; an empty value of the option disables it."""
 
     @property
     def key(self) -> str:

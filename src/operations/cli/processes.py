@@ -172,7 +172,7 @@ async def follow_offers(args: ParsedArguments, transport: Transport, stop: async
 
 
 def print_opening(args: ParsedArguments, config: Config) -> None:
-    """Tell people which sources are being opened: a server that a package manager installs first takes long."""
+    """Print which sources are being opened. That takes long if a package manager first installs the server."""
     names = list(config.sources)
     if names and not args.json:
         print_event(args, "opening", f"opening {counted(len(names), 'source')}: {', '.join(names)}")

@@ -26,7 +26,7 @@ from operations.spec import Operation, OperationSpec, OperationType
 _CONNECT_TIMEOUT = 5.0
 _REFUSED_SECONDS = 1.0
 _OPERATIONS_TIMEOUT = 3.0
-"""Workers announce their operations on request; a reconnecting one does so within two seconds."""
+"""Seconds to wait for announcements: workers send them on request, a reconnecting worker within two seconds."""
 _LISTING_SECONDS = 0.5
 _PROBE_INTERVAL = 0.2
 

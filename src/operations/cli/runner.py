@@ -22,11 +22,11 @@ T = TypeVar("T")
 ENTRY = "_operations_entry"
 """Module of the installed command; its SIGINT handler is recognised by this name."""
 SUPERVISOR = "OPERATIONS_SUPERVISOR"
-"""The variable with the id of the process that supervises this one."""
+"""Environment variable with the id of the process that supervises this one."""
 REPLACES = "OPERATIONS_REPLACES"
-"""The variable that is set for a process that replaces another one; the old process runs until the new one is ready."""
+"""Environment variable that is set in a process that replaces another one, which runs until the new one is ready."""
 _SIGNAL_WINDOW = 1.0
-"""A supervisor may signal a process and its group: signals within this time count as one."""
+"""Seconds within which several signals count as one: a supervisor may signal a process and also its group."""
 
 
 class _Warnings(logging.Handler):

@@ -36,7 +36,7 @@ from operations.registry import OperationRegistry
 from operations.spec import Operation, OperationSpec, OperationType
 
 if TYPE_CHECKING:
-    from operations.cli.asking import TerminalClient
+    from operations.cli.terminal_client import TerminalClient
     from operations.config.sources import OpenedSource
 
 
@@ -135,7 +135,7 @@ async def open_session(args: ParsedArguments, requested: str | None = None) -> A
     is_remote = args.url is not None and not args.is_direct
     is_address = is_remote and ":" in args.url
     if args.is_direct:
-        from operations.cli.direct import direct_file
+        from operations.cli.direct_sources import direct_file
 
         config: Config | None = read_configuration(*direct_file(args))
     else:
@@ -174,7 +174,7 @@ def _terminal_client(args: ParsedArguments) -> TerminalClient | None:
     """Return a client that asks the person at the terminal; None without a terminal."""
     if not can_ask(args):
         return None
-    from operations.cli.asking import TerminalClient
+    from operations.cli.terminal_client import TerminalClient
 
     return TerminalClient()
 

@@ -121,7 +121,7 @@ class Supervisor:
         self._folder = ""
         self._reloading = asyncio.Lock()
         self._reloads: set[asyncio.Task[None]] = set()
-        self._is_changed = False
+        self._reload_requested = False
         """Whether a reload was requested that has not begun."""
         self.stopping = asyncio.Event()
         """Set it to stop all processes."""
@@ -151,15 +151,15 @@ class Supervisor:
 
     def reload(self) -> None:
         """Replace every process by a new one; if a reload is running, start another one after it."""
-        self._is_changed = True
+        self._reload_requested = True
         if not self._reloads:
             task = asyncio.ensure_future(self._reload())
             self._reloads.add(task)
             task.add_done_callback(self._reloads.discard)
 
     async def _reload(self) -> None:
-        while self._is_changed:
-            self._is_changed = False
+        while self._reload_requested:
+            self._reload_requested = False
             async with self._reloading:
                 self._report("reloading", "reloading")
                 replaced = [await self._replace(number) for number in list(self._children)]

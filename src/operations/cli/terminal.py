@@ -53,7 +53,7 @@ def reserve_stdout() -> Iterator[None]:
 
 
 def claim_stdout() -> None:
-    """Redirect descriptor 1 to stderr, for native code and child processes; results use a copy of it."""
+    """Redirect descriptor 1 to stderr, for native code and child processes; results go to a copy of the original."""
     if sys.stdout is None:
         return
     try:

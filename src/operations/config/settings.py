@@ -110,7 +110,7 @@ class OAuthSettings(Settings, frozen=True, kw_only=True):
     scope: Annotated[str | None, Meta(description="Requested scope.")] = None
     issuer: Annotated[
         str | None,
-        Meta(description="Authorisation server that alone gets the client secret; by default the MCP server."),
+        Meta(description="The only authorisation server that gets the client secret; by default the MCP server."),
     ] = None
     storage: Annotated[str | None, Meta(description="Directory where tokens are stored.")] = None
     redirect_uri: Annotated[str, Meta(description="URL on this machine that the browser is redirected to.")] = (

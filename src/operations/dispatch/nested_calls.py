@@ -116,7 +116,7 @@ class NestedCalls:
         return self._remote.subscribe_for(context, operation_id, input)
 
     def _complete(self, operation_id: str, context: OperationContext) -> OperationContext:
-        """Return the context with an env that reaches remote operations, if the operation uses its context."""
+        """Add an env that reaches remote operations to the context, unless the operation ignores its context."""
         operation = self._registry.operations.get(operation_id)
         if context.env is not NO_ENV or operation is None or not operation.wants_context:
             return context

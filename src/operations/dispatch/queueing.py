@@ -1,4 +1,4 @@
-"""Slots, tasks and responses that wait: the waiting calls of one caller keep their order, and callers take turns."""
+"""Queues of calls, tasks and responses: callers take turns, and the calls of one caller keep their order."""
 
 from __future__ import annotations
 

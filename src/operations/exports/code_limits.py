@@ -14,12 +14,12 @@ class CodeLimits(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 120.0
     """Time from the call of the tool to its result: waiting for a sandbox, calls and approvals included."""
     cpu_seconds: float = 5.0
-    """Computing time of the script."""
+    """CPU time of the script."""
     memory_bytes: int = 64 * 1024 * 1024
     calls: int = 100
-    """Calls of operations."""
+    """Number of calls of operations."""
     refusals: int = 3
-    """Calls that are not approved; the last one ends the script, so that a person is not asked repeatedly."""
+    """Number of refused calls that end the script, so that a person is not asked repeatedly."""
     output_bytes: int = 200_000
-    """Printed output; a script that prints more fails."""
+    """Size of the printed output; a script that prints more fails."""
     code_characters: int = 50_000

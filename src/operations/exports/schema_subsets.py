@@ -37,9 +37,9 @@ class Subset(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     is_closed: bool = False
-    """Every object lists its properties and allows no others; free-form values are sent as JSON strings."""
+    """Whether every object lists its properties and allows no others; free-form values are sent as JSON strings."""
     is_complete: bool = False
-    """Every property is required; an optional one accepts null."""
+    """Whether every property is required; an optional one accepts null."""
     moved: frozenset[str] = frozenset()
     """Keywords that are written into the description."""
     dropped: frozenset[str] = frozenset()

@@ -27,7 +27,7 @@ _MAX_DESCRIBED = 20
 _TEXT = {"type": "string"}
 T = TypeVar("T")
 _CHARACTERS_PER_TOKEN = 3
-"""A cautious value: on average, a token has more characters of an id."""
+"""Assumed number of characters per token in an id; the real average is higher."""
 _GROUP = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 
 

@@ -54,9 +54,9 @@ class ToolOptions(TypedDict, total=False):
     deny: Iterable[str]
     """Shell patterns on ids of operations that are left out."""
     tags: Iterable[str]
-    """Select operations that have at least one of these."""
+    """Tags of which an operation needs at least one to be selected; empty for any."""
     read_only: bool
-    """Leave out mutations."""
+    """Whether mutations are left out."""
     identity: Identity | None
     """Select only operations that this identity may call, and call them with its rights, not the program's.
     """

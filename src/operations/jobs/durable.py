@@ -93,7 +93,7 @@ class DurableJobStore:
 
     async def read(self, job_id: str) -> JobRecord | None:
         """Return the record of a job."""
-        place = _place(job_id)
+        place = _locate(job_id)
         if place is None:
             return None
         return _decode(await self._records.read_record(*place))
@@ -110,7 +110,7 @@ class DurableJobStore:
 
     async def wait(self, job_id: str, may_see: MaySee) -> JobRecord | None:
         """Wait for the end of a job and return its record; return None immediately if the caller may not see it."""
-        place = _place(job_id)
+        place = _locate(job_id)
         if place is None:
             return None
         loop = asyncio.get_running_loop()
@@ -139,7 +139,7 @@ class DurableJobStore:
 
     async def cancel(self, job_id: str, record: JobRecord) -> None:
         """Delete the request of a job; if a worker runs it, cancel the handler."""
-        place = _place(job_id)
+        place = _locate(job_id)
         assert place is not None
         address, key = place
         error = aborted(record.operation_id, "the job was cancelled")
@@ -151,7 +151,7 @@ class DurableJobStore:
 
     async def retry(self, job_id: str, record: JobRecord, identity: Identity | None) -> None:
         """Store the request of a job again."""
-        place = _place(job_id)
+        place = _locate(job_id)
         assert place is not None
         address, key = place
         assert record.body is not None
@@ -185,7 +185,7 @@ class DurableJobStore:
             self._recheck = None
 
 
-def _place(job_id: str) -> tuple[str, str] | None:
+def _locate(job_id: str) -> tuple[str, str] | None:
     """Return the address and key of a job's record; None for an invalid job id."""
     found = _ID.fullmatch(job_id) if len(job_id) <= 512 else None
     return None if found is None else (queue_address(f"{found[1]}.job"), found[2])

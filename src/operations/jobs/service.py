@@ -59,7 +59,7 @@ class Jobs:
 
     @property
     def keep_seconds(self) -> float:
-        """How long an outcome is kept by default."""
+        """Seconds for which an outcome is kept by default."""
         return min(KEEP_SECONDS, self._limits.keep_seconds)
 
     def runs(self, operation: Operation[Any]) -> bool:

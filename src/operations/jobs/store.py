@@ -22,7 +22,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds for which the outcome is kept."""
     metadata: Mapping[str, Any] | None = None
     client: Client | None = None
-    """Answers the questions of a handler in this process; a job on a transport cannot ask."""
+    """Answers the questions of the handler, if the job runs in this process; on a transport, jobs cannot ask."""
 
 
 MaySee = Callable[[JobRecord], bool]

@@ -1,8 +1,8 @@
 """Batches: several messages written as one, and the choice of their size.
 
-A batch is a zero byte, the number of messages, the length of each, then the messages. Numbers have four bytes, the
-highest first. A single message stays as it is. A batch of immediate responses begins with a two instead of the zero,
-also around a single response (see `BatchSizing`).
+A batch is a zero byte, the number of messages, the length of each, then the messages. Numbers have four bytes,
+big-endian. A single message is sent unchanged. A batch of immediate responses begins with the byte 2 instead of 0,
+even around a single response (see `BatchSizing`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _put_together(messages: Sequence[bytes], sizes: Sequence[int], quick: bool) 
 
 
 def batches(messages: Sequence[bytes], most: int, *, quick: bool = False) -> Sequence[bytes]:
-    """Return the messages in order, in few batches of at most `most` bytes; a larger message is a batch of its own."""
+    """Return the messages in order, in few batches of at most `most` bytes; a larger message is a separate batch."""
     sizes = [*map(len, messages)]
     count = len(sizes)
     fit = _START + _NUMBER.size * count + sum(sizes) <= most

@@ -13,7 +13,7 @@ from typing import Any
 from operations.pubsub.protocols import Arrival, Capabilities, InProcess, Part, Receive, Stop, Undelivered
 
 _CAPABILITIES = Capabilities(
-    knows_no_responders=True, tracks_peers=True, groups=True, ordered=True, identity="caller", claims_identity=True
+    reports_undelivered=True, tracks_peers=True, groups=True, ordered=True, identity="caller", claims_identity=True
 )
 
 

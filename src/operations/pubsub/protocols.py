@@ -45,7 +45,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """The guarantees of a transport; the call protocol compensates for missing ones."""
 
     delivery: Literal["at-most-once", "at-least-once"] = "at-most-once"
-    knows_no_responders: bool
+    reports_undelivered: bool
     """Whether `undelivered` is called if an address has no listener."""
     tracks_peers: bool
     """Whether peers are notified when another peer is lost; otherwise workers send heartbeats and callers renew leases.
@@ -68,7 +68,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
 
     It arrives at the worker's listener for `work.<namespace>`.
     """
-    overheard: bool = False
+    shares_control: bool = False
     """Whether peers that may send to `control.…` and `peer.…` also receive messages of others there."""
     durable: bool = False
     """Whether messages can be stored now: there is a `Stores` part, and its server supports it."""
@@ -299,7 +299,7 @@ class ReportsCongestion(Protocol):
     """Reports when its server reads more slowly than this end sends."""
 
     def watch_congestion(self, changed: Callable[[bool], None]) -> Stop:
-        """Call `changed(True)` when much is unsent, now if it already is, and `changed(False)` when no longer."""
+        """Call `changed(True)` when congestion begins (immediately if it has begun), `changed(False)` when it ends."""
 
 
 class TransportWrapper:

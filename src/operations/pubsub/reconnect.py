@@ -95,7 +95,7 @@ class ReconnectingTransport(ABC):
         return self._watchers.add(up, down)
 
     def watch_congestion(self, changed: Callable[[bool], None]) -> Stop:
-        """Report when too much is unsent (also if it is now) and when it is not; return a function that stops this."""
+        """Call `changed` when congestion begins (immediately if it has begun) and when it ends."""
         self._congestion_watchers[changed] = None
         if self._is_congested:
             changed(True)

@@ -35,7 +35,7 @@ def has_no_tls(error: Exception) -> bool:
     return not isinstance(cause, ssl.SSLError) or cause.reason in _NOT_TLS
 
 
-async def speaks_tls(host: str, port: int) -> bool:
+async def uses_tls(host: str, port: int) -> bool:
     """Whether a server certainly uses TLS from its first byte on."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False

@@ -57,7 +57,7 @@ def read_host_and_port(text: str, default: int, url: str) -> tuple[str, int]:
         raise wrong_address(url, "it has more than one port; write an IPv6 address in brackets: [::1]")
     else:
         host, _, port = text.partition(":")
-        if _NO_NAME.search(host) or not _fits_dns(host):
+        if _NO_NAME.search(host) or not _is_valid_host_name(host):
             raise wrong_address(url, "the host name is not valid")
     if not port:
         return host, default
@@ -94,7 +94,7 @@ def _is_ipv6(text: str) -> bool:
     return True
 
 
-def _fits_dns(host: str) -> bool:
+def _is_valid_host_name(host: str) -> bool:
     """Whether a host name is valid for DNS; the caller handles an empty one."""
     try:
         labels = host.encode("ascii" if host.isascii() else "idna").removesuffix(b".").split(b".")

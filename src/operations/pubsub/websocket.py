@@ -39,7 +39,7 @@ _LINES_A_MINUTE = 20
 _MAX_BACKLOG = 128 << 10
 """Bytes of received messages that may wait to be handled; beyond that nothing is read."""
 _FRAME_BYTES = 64
-"""Size of a waiting frame without its content."""
+"""Memory that a waiting frame takes in addition to its content."""
 _READ_BYTES = 32 << 10
 _SHORT_READ_BYTES = 256
 """Largest number of bytes of one read: the first is usual, the second applies once the peer's turn is over."""
@@ -92,7 +92,7 @@ class WebSocketLink(picows.WSListener):
         self._is_paused = False
         self._is_server = large is not None
         self._reader: SocketReader | None = None
-        """Set at the server's end; the server itself is trusted."""
+        """Limits how much is read from a client; None at the client's end, because the server is trusted."""
         self.unfinished = 0
         self._largest_buffer = 0
         self._fragments = bytearray()
@@ -199,7 +199,7 @@ class WebSocketLink(picows.WSListener):
         await asyncio.shield(self._gone)
 
     def on_ws_connected(self, transport: Any) -> None:
-        """Called by picows."""
+        """Report that the connection is open; called by picows."""
         self._transport = transport
         self._reader = SocketReader(transport.underlying_transport, self) if self._is_server else None
         self._callbacks.opened(self)
@@ -214,7 +214,7 @@ class WebSocketLink(picows.WSListener):
                     self.abort("a message is over the limit")
 
     def on_ws_frame(self, transport: Any, frame: Any) -> None:
-        """Called by picows for each frame."""
+        """Handle a frame; called by picows."""
         kind = frame.msg_type
         if self._is_aborted:
             return
@@ -326,18 +326,18 @@ class WebSocketLink(picows.WSListener):
                 self._reader.release()
 
     def pause_writing(self) -> None:
-        """Called by picows once the socket's write buffer is full."""
+        """Pause writing; called by picows once the socket's write buffer is full."""
         self.is_slow = True
 
     def resume_writing(self) -> None:
-        """Called by picows once the peer has read most of the unsent data."""
+        """Resume writing; called by picows once the peer has read most of the unsent data."""
         self.is_slow = False
         if self._pong is not None and not self._flushes:
             self._schedule_flush()
         self._callbacks.drained(self)
 
     def on_ws_disconnected(self, transport: Any) -> None:
-        """Called by picows."""
+        """Report the end of the connection after the last message; called by picows."""
         self._has_ended = True
         self._write()
         if not self._handles:
@@ -407,20 +407,20 @@ class SocketReader(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def eof_received(self) -> bool | None:
-        """Called by the transport."""
+        """Forward the end of the data to picows; called by asyncio."""
         return cast("bool | None", self._inner.eof_received())
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by the transport. Breaks the reference cycle with the protocol, which refers to its listener."""
+        """Forward the loss to picows; called by asyncio. This breaks the reference cycle with the protocol."""
         inner, self._inner = self._inner, None
         inner.connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Called by the transport."""
+        """Forward to picows that the write buffer is full; called by asyncio."""
         self._inner.pause_writing()
 
     def resume_writing(self) -> None:
-        """Called by the transport."""
+        """Forward to picows that the write buffer has space; called by asyncio."""
         self._inner.resume_writing()
 
 

@@ -20,7 +20,7 @@ from operations.errors import CallError, ErrorCode
 from operations.pubsub.connection_errors import reason_of, require_extra, untrusted
 from operations.pubsub.link import MAX_PAYLOAD, Callbacks
 from operations.pubsub.protocols import HEARTBEAT_SECONDS
-from operations.pubsub.tls_probe import has_no_tls, is_reachable, plain_reply, speaks_tls, wrong_protocol
+from operations.pubsub.tls_probe import has_no_tls, is_reachable, plain_reply, uses_tls, wrong_protocol
 from operations.pubsub.urls import hosts_and_ports
 from operations.pubsub.websocket import WebSocketLink, settings
 
@@ -44,7 +44,7 @@ async def connect(
 ) -> WebSocketLink:
     """Open a WebSocket; raise `ACCESS_DENIED` if the token is refused, else `UNAVAILABLE`."""
     if token is not None and not (token.isascii() and token.isprintable()):
-        problem = "a character that is not printable ASCII, perhaps a line break at its end: remove it"
+        problem = "a character that is not printable ASCII (perhaps a final line break): remove it"
         raise CallError(ErrorCode.ACCESS_DENIED, f"the token cannot be sent to the hub: it has {problem}")
     headers = {"Authorization": f"Bearer {token}"} if token is not None else None
     link = WebSocketLink(callbacks, max_payload)
@@ -86,7 +86,7 @@ async def diagnose(url: str, error: Exception) -> CallError | None:
     ((host, port),) = hosts_and_ports(url)
     shown = _shown(url)
     if shown.lower().startswith("ws:"):
-        if await speaks_tls(host, port):
+        if await uses_tls(host, port):
             return wrong_protocol(shown, f"the server uses TLS: change its address to wss{shown[2:]}")
     elif has_no_tls(error):
         first, _, _ = (await plain_reply(host, port, _upgrade(host))).partition(b"\r\n")
@@ -155,7 +155,7 @@ async def open_cancellable(make: Callable[[OpenSocket], Coroutine[Any, Any, T]])
     try:
         return making.result()
     except ConnectionError:
-        for each in opened:  # picows reconnects a socket that was reset before it is used, and leaves it open on failure
+        for each in opened:  # picows reconnects a socket that was reset early, and leaves it open on failure
             each.close()
         raise
     finally:

@@ -1,4 +1,4 @@
-"""AskingClient: the client of a call, as `context.ask` uses it, with the questions that wait for its answers."""
+"""AskingClient: passes the questions of a handler (`context.ask`) to the client of its call, and waits for answers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class ReleasableSlots(Protocol):
 
 
 class AskingClient:
-    """The client of one call, as `context.ask` uses it."""
+    """The client of one call, to which `context.ask` sends questions."""
 
     def __init__(
         self, slots: ReleasableSlots, capabilities: Any, send: Send | None, has_room: Callable[[], bool]

@@ -8,7 +8,7 @@ import types
 from collections.abc import Generator, Mapping
 from typing import Any
 
-from operations.deadlines import Deadline, Host
+from operations.deadlines import Deadline, DeadlineHost
 from operations.errors import CallError, ErrorCode
 from operations.failures import aborted
 from operations.identity.rate_limits import ConcurrencyLimits
@@ -23,7 +23,7 @@ class ClientDisconnectedError(Exception):
 class BodyReader:
     """Reads bodies of at most `max_bytes` bytes that arrive within `seconds`."""
 
-    def __init__(self, host: Host, *, max_bytes: int, seconds: float) -> None:
+    def __init__(self, host: DeadlineHost, *, max_bytes: int, seconds: float) -> None:
         self._host = host
         self._max_bytes = max_bytes
         self._seconds = seconds

@@ -39,7 +39,7 @@ class WebSocketReader(asyncio.Protocol):
         return getattr(self._transport, name)
 
     def data_received(self, data: bytes) -> None:
-        """Called by the transport."""
+        """Parse received bytes, or buffer them until earlier ones are parsed; called by asyncio."""
         self._unparsed += data
         if not self._is_scheduled:
             self._parse()
@@ -70,29 +70,29 @@ class WebSocketReader(asyncio.Protocol):
             asyncio.get_running_loop().call_soon(self._parse)
 
     def pause_reading(self) -> None:
-        """Called by the protocol."""
+        """Stop reading; called by uvicorn's protocol."""
         self._is_paused = True
         self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Called by the protocol."""
+        """Continue to read; called by uvicorn's protocol."""
         self._is_paused = False
         self._schedule()
 
     def pause_writing(self) -> None:
-        """Called by the transport."""
+        """Forward to the protocol that the write buffer is full; called by asyncio."""
         self._protocol.pause_writing()
 
     def resume_writing(self) -> None:
-        """Called by the transport."""
+        """Forward to the protocol that the write buffer has space; called by asyncio."""
         self._protocol.resume_writing()
         self._schedule()
 
     def eof_received(self) -> bool | None:
-        """Called by the transport."""
+        """Forward the end of the data to the protocol; called by asyncio."""
         return self._protocol.eof_received()  # type: ignore[no-any-return]
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by the transport."""
+        """Drop unparsed bytes and forward the loss to the protocol; called by asyncio."""
         self._unparsed = b""
         self._protocol.connection_lost(exc)

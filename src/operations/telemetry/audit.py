@@ -1,4 +1,4 @@
-"""AuditLog: caller, operation, time and outcome of each call, one JSON object a line."""
+"""AuditLog: caller, operation, time and outcome of each call, one JSON object per line."""
 
 from __future__ import annotations
 

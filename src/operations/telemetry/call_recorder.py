@@ -119,14 +119,14 @@ class _Recorded(Observation):
             self._differences = differences_of(given, data, problems)
 
     def result(self, envelope: ResponseEnvelope[Any]) -> None:
-        """Note status and output."""
+        """Record status and output."""
         if isinstance(envelope.meta, HTTPResponseMeta):
             self._status = envelope.meta.status_code
         if self._recorder.clean is not None:
             self._output = envelope.data
 
     def end(self, outcome: str, error: BaseException | None) -> None:
-        """Note the end."""
+        """Record the end of the call."""
         recorder, record, call = self._recorder, self._record, self._call
         message = None
         if isinstance(error, CallError):

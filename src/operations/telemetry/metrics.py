@@ -13,7 +13,7 @@ BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 """Upper bounds of the buckets of durations, in seconds."""
 _MAX_OUTCOMES = 20
 UNKNOWN_OPERATION = "_unknown"
-"""Label of all unknown operations: callers could choose any number of names."""
+"""The one label for all unknown operations: callers can send any number of unknown ids."""
 
 
 class Metric(NamedTuple):

@@ -122,7 +122,7 @@ class EventObserver(Protocol):
 
 
 class Observer(Protocol):
-    """Is notified of calls. An exception that it raises is logged and does not affect the call."""
+    """Interface that is notified of calls. An exception that it raises is logged and does not affect the call."""
 
     def begin(self, call: Call) -> Observation | None:
         """Return the observation of a new call; None to ignore the rest of the call."""

@@ -24,7 +24,7 @@ _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.
 
 
 def has_provider() -> bool:
-    """Return whether the program has set up tracing: the provider is not one of the API's own."""
+    """Return whether the program has set up tracing: the provider is not a placeholder of the OpenTelemetry API."""
     return type(trace.get_tracer_provider()) not in _WITHOUT_SDK
 
 
@@ -119,12 +119,12 @@ def _open_span(name: str, attributes: dict[str, Any], carrier: dict[str, Any]) -
 
 
 def inject(metadata: dict[str, Any]) -> None:
-    """Write the current span to the metadata of a request."""
+    """Add the id of the current span to the metadata of a request."""
     _PROPAGATOR.inject(metadata)
 
 
 def note_status(span: trace.Span, status: int) -> None:
-    """Write the status of a response."""
+    """Add the status of a response to its span."""
     span.set_attribute("http.response.status_code", status)
     if status >= 400:
         _mark(span, str(status))
@@ -143,7 +143,7 @@ def _tracer() -> trace.Tracer:
 
 
 def _mark(span: trace.Span, outcome: str) -> None:
-    """Write the error of a call, without its message, which may contain secrets."""
+    """Add the error of a call to its span, without the message, which may contain secrets."""
     span.set_attribute("error.type", outcome)
     span.set_status(Status(StatusCode.ERROR, outcome))
 

@@ -165,7 +165,7 @@ async def test_servers_that_say_too_little(url: str, variables: Any, expected: s
     ("schema", "reason"),
     [
         ({"allOf": [{"type": "string"}, {"type": "integer"}]}, "/body has conflicting types: integer and string"),
-        ({"$ref": "#/components/schemas/Endless"}, "requires itself endlessly"),
+        ({"$ref": "#/components/schemas/Endless"}, "requires itself: no finite value is valid"),
     ],
 )
 def test_unsatisfiable_inputs_are_reported(schema: Any, reason: str) -> None:

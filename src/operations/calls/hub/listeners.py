@@ -8,7 +8,7 @@ from collections.abc import Callable
 from operations.pubsub import Arrival, Receive, Stop
 
 NO_ADDRESS = Arrival("")
-"""The arrival of every message on a hub's transport."""
+"""The `Arrival` of every message on a hub's transport, which has no addresses."""
 
 
 class HubListeners:

@@ -1,4 +1,4 @@
-"""RouteObserver: is notified of the calls that a hub routes; and readers of two payload fields."""
+"""RouteObserver: the interface that a hub notifies of routed calls; functions that read the fields it needs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _READ_CODED = {
 
 
 class RouteObserver:
-    """Is notified of the calls that a hub routes, and of sessions that end. A subclass overrides what it needs."""
+    """Interface that a hub notifies of routed calls and of ended sessions. A subclass overrides what it needs."""
 
     def began(
         self, call: RoutedCall, identity: Identity | None, parent: str | None, header: EventHeader, codec: Codec
@@ -75,7 +75,10 @@ def read_trace(header: EventHeader, codec: Codec) -> str | None:
 
 
 def parent_of(session: HubSession, header: EventHeader) -> str | None:
-    """Return the caller's id of the request that a request is nested in, from its grant or from the hub itself."""
+    """Return the id, at its caller, of the request that this request is nested in; None if it is unknown.
+
+    The grant of a request identifies that request. Only the hub's own process may name it without a grant.
+    """
     grant = None if header.grant is None else session.grants.held.get(header.grant)
     if grant is None:
         return header.parent if session.trusted else None

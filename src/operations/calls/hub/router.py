@@ -18,7 +18,7 @@ from operations.calls.hub.route_observer import RouteObserver, parent_of, read_c
 from operations.calls.hub.session import CallerQueue, HubSession, RoutedCall, convert, request_size
 from operations.context import Grant, Identity
 from operations.errors import CallError, ErrorCode
-from operations.failures import aborted, timed_out, too_large, unavailable, unreadable, untranslatable
+from operations.failures import aborted, not_converted, timed_out, too_large, unavailable, unreadable
 from operations.identity.grants import CLOSING_SECONDS
 from operations.recent import Recent
 from operations.telemetry.counters import Counters
@@ -237,7 +237,7 @@ class Router:
         if session.is_worker and not header.as_worker:
             self.counters.rejected += 1
             message = (
-                f"{header.to}: a worker calls with the grant of the request that it runs; "
+                f"{header.to}: a worker's call needs the grant of a request that it runs; "
                 "outside any request pass as_worker=True to call with the worker's own rights"
             )
             raise _denied(message, "GRANT_REQUIRED")
@@ -330,7 +330,7 @@ class Router:
                 message = convert(message, caller.codec)
             except CallError as error:
                 self._abort_worker(call, "the caller cannot decode the response")
-                self._fail(call, untranslatable(call.operation_id, "response", error, "yes"))
+                self._fail(call, not_converted(call.operation_id, "response", error, "yes"))
                 return
         if caller.max_payload is not None and len(message) > caller.max_payload:
             self._abort_worker(call, "the response is too large for the caller")

@@ -78,7 +78,7 @@ class Hub:
         self._joined: dict[str, HubConnection] = {}
         """The connections whose handshake is complete, by the name of their peer."""
         self._turns: WeakValueDictionary[str, Turn] = WeakValueDictionary()
-        """The limit on handled messages of each connected identity, which its connections share."""
+        """The `Turn` of each connected identity, which all its connections share; it limits their messages."""
         self._unsent_checked = 0.0
         self._names = PeerNames()
         self._numbers = itertools.count(1)
@@ -273,7 +273,7 @@ class HubTransport:
     def __init__(self, router: Router, max_payload: int) -> None:
         self.peer = os.urandom(16).hex()
         self.capabilities = Capabilities(
-            knows_no_responders=True,
+            reports_undelivered=True,
             tracks_peers=True,
             groups=True,
             ordered=True,
@@ -308,7 +308,7 @@ class HubTransport:
 
     async def close(self) -> None:
         """Leave the hub."""
-        self._router.leave(self._session, "it was closed")
+        self._router.leave(self._session, "its transport was closed")
 
     def _deliver(self, message: bytes) -> None:
         self._listeners.receive(message, NO_ADDRESS)

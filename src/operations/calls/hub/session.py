@@ -14,7 +14,7 @@ from operations.calls.codec import CODECS, JSON, UNREADABLE, Codec, codec_of, tr
 from operations.calls.events import VERSION, EventHeader, HelloPayload, HubHello, HubWelcome, WelcomePayload
 from operations.context import Grant
 from operations.errors import CallError, ErrorCode
-from operations.failures import NOT_CONVERTED, too_large, untranslatable
+from operations.failures import NOT_CONVERTED, not_converted, too_large
 from operations.identity.grants import Grants
 from operations.identity.tokens import Principal
 from operations.pubsub.link import BATCH_BYTES, SLOW_READER, LargeMessages, Link, Turn
@@ -106,7 +106,7 @@ class HubSession:
             try:
                 message = convert(message, self.codec)
             except CallError as problem:
-                raise untranslatable(operation_id, "request", problem, "no") from problem
+                raise not_converted(operation_id, "request", problem, "no") from problem
         if self.max_payload is not None and len(message) > self.max_payload:
             raise too_large(operation_id, "request", len(message), self.max_payload, "no")
         return message

@@ -176,12 +176,12 @@ class Spoke(ReconnectingTransport):
             self._link.receive, self._link.source = self._listeners.receive, NO_ADDRESS
 
     def backlogged(self, link: Link, size: int) -> None:
-        """Let responses wait if much is unsent."""
+        """Pause responses while many bytes are unsent."""
         if link.unsent_bytes > CONGESTED_BYTES:
             self._note_congestion(True)
 
     def drained(self, link: Link) -> None:
-        """Let responses be sent again."""
+        """Resume responses."""
         self._note_congestion(False)
 
     def receiving(self, link: Link) -> None:
@@ -207,7 +207,7 @@ class Spoke(ReconnectingTransport):
 
 
 _CAPABILITIES = Capabilities(
-    knows_no_responders=True,
+    reports_undelivered=True,
     tracks_peers=True,
     groups=True,
     ordered=True,

@@ -24,7 +24,7 @@ from operations.cli.configuration import (
     save_trust,
     trust_as_before,
 )
-from operations.cli.direct import mcp_table, pair
+from operations.cli.direct_sources import mcp_table, pair
 from operations.cli.failures import NOT_FOUND, OK, CommandError
 from operations.cli.output import counted, write_either, write_json
 from operations.cli.stderr import warn_skipped
@@ -145,7 +145,7 @@ def _is_api_key(table: dict[str, Any], opened: OpenedSource) -> bool:
 
 
 def _ensure_trust(args: ParsedArguments, path: Path) -> bool:
-    """Ask for trust in the file's present content before adding to it; return False if the file is invalid."""
+    """Ask the user to trust the file as it is before a source is added; return False if the file is invalid."""
     if not path.exists():
         return True
     try:

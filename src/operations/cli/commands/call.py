@@ -17,7 +17,7 @@ from operations.cli.arguments import (
     seconds,
 )
 from operations.cli.commands import SUMMARIES
-from operations.cli.direct import DIRECT_OPTIONS
+from operations.cli.direct_sources import DIRECT_OPTIONS
 from operations.cli.failures import OK, OPERATION, CommandError, report_exit
 from operations.cli.inputs import INPUT_FORMS, read_operation_input, read_stdin
 from operations.cli.output import Output, require_writable
@@ -36,7 +36,7 @@ TOOL_ERROR = "the tool reported an error"
 
 
 def run(args: ParsedArguments) -> Any:
-    """Run the command."""
+    """Call an operation and print its data."""
     return _call(args, read_stdin(args.input))
 
 

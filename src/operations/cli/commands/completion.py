@@ -63,7 +63,7 @@ _SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 
 
 def run(args: ParsedArguments) -> int:
-    """Run the command."""
+    """Print a shell's completion script."""
     script = _SCRIPTS[args.shell]
     write_either(args, {"shell": args.shell, "script": script}, script)
     return OK

@@ -53,7 +53,7 @@ class Finding(NamedTuple):
 
 
 def run(args: ParsedArguments) -> Any:
-    """Run the command."""
+    """Run every check, and report what to fix."""
     return _check(args)
 
 

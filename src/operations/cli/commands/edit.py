@@ -69,7 +69,7 @@ COMMAND = Command(
     arguments=(Argument("NAME", "source to open the file at", required=False, completes="source"),),
     examples=(("ops edit", "the whole file"), ("ops edit pets", "at the source pets")),
     notes="""
-The editor is that of VISUAL or EDITOR. After editing, the file is checked. A configuration that was trusted before
+VISUAL or EDITOR names the editor. After editing, the file is checked. A configuration that was trusted before
 stays trusted.
 """,
 )

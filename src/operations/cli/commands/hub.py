@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def run(args: ParsedArguments) -> Any:
-    """Run the command."""
+    """Run a hub until SIGTERM or Ctrl-C."""
     try:
         import operations.pubsub.websocket  # noqa: F401  # report a missing extra before starting
     except ImportError as error:

@@ -33,7 +33,7 @@ async def greet(name: str, shout: bool = False) -> dict[str, str]:
 
 
 def run(args: ParsedArguments) -> int:
-    """Run the command."""
+    """Create a configuration file and a first operation."""
     directory = Path(args.directory or ".")
     directory.mkdir(parents=True, exist_ok=True)
     try:

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 
 from operations.cli.arguments import LISTING_OPTIONS, Argument, Command, Option, ParsedArguments
 from operations.cli.commands import SUMMARIES
-from operations.cli.direct import DIRECT_OPTIONS
+from operations.cli.direct_sources import DIRECT_OPTIONS
 from operations.cli.failures import NOT_FOUND, OK, CommandError
 from operations.cli.listing import as_data, read_listing, summary
 from operations.cli.output import write_json
@@ -19,7 +19,7 @@ _COLOURS = {"query": "green", "mutation": "yellow", "subscription": "magenta"}
 
 
 def run(args: ParsedArguments) -> int:
-    """Run the command."""
+    """List operations as a tree, a table or JSON."""
     listing = read_listing(args)
     entries = [entry for entry in listing.entries if _is_listed(entry, args)]
     if args.json:

@@ -25,7 +25,7 @@ from operations.cli.arguments import (
 )
 from operations.cli.commands import SUMMARIES
 from operations.cli.commands.call import TOOL_ERROR, deadline_of, exit_code_for
-from operations.cli.direct import DIRECT_OPTIONS
+from operations.cli.direct_sources import DIRECT_OPTIONS
 from operations.cli.failures import OK, OPERATION, CommandError, exit_code_of, report_exit
 from operations.cli.inputs import INPUT_FORMS, read_operation_input
 from operations.cli.line_mapper import LineOutcome, Lines, count_lines, map_lines
@@ -42,7 +42,7 @@ _FLUSH = 65_536
 
 
 def run(args: ParsedArguments) -> Any:
-    """Run the command."""
+    """Call an operation for each line of input, and write the results."""
     if any(word in ("-", "@-") for word in args.fields):
         raise UsageError("'-' is not allowed: stdin has the lines; pass fields common to all lines as key=value")
     for word in args.fields:

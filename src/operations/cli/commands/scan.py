@@ -18,7 +18,7 @@ from operations.spec import OperationSpec
 
 
 def run(args: ParsedArguments) -> Any:
-    """Run the command."""
+    """List the operations in Python code, and what was skipped."""
     if args.watch:
         return _watch(args)
     manifest = Scanner(args.code).scan()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from operations.cli.arguments import LISTING_OPTIONS, Argument, Command, Option, ParsedArguments, whole_number
 from operations.cli.commands import SUMMARIES
 from operations.cli.commands.ls import tabbed, table
-from operations.cli.direct import DIRECT_OPTIONS
+from operations.cli.direct_sources import DIRECT_OPTIONS
 from operations.cli.failures import NOT_FOUND, OK, CommandError
 from operations.cli.listing import as_data, read_listing
 from operations.cli.output import write_json
@@ -17,7 +17,7 @@ from operations.search import SearchDocument, SearchIndex
 
 
 def run(args: ParsedArguments) -> int:
-    """Run the command."""
+    """Print the operations that match words, best first."""
     ranked = rank(" ".join(args.words), read_listing(args).entries)[: args.limit]
     if args.json:
         write_json([as_data(entry) for entry in ranked])

@@ -249,7 +249,7 @@ COMMAND = Command(
     options=(
         Option("--http", f"address: host:port, :port or a port (default {_DEFAULT_ADDRESS})", value="ADDRESS"),
         Option("--mcp", "without --http: serve MCP on standard input and output"),
-        Option("--search", "serve three MCP tools (search, describe, call) instead of all tools; default above 200"),
+        Option("--search", "serve three MCP tools (search, describe, call) instead of all; default above 200 tools"),
         Option("--code", "serve one MCP tool that runs scripts in a sandbox, instead of all tools (extra `code`)"),
         Option("--allow", "serve only operations that match; repeatable", value="PATTERN", many=True),
         Option("--deny", "leave out operations that match; repeatable", value="PATTERN", many=True),

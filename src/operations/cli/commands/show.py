@@ -9,7 +9,7 @@ import msgspec
 
 from operations.cli.arguments import LISTING_OPTIONS, Argument, Command, Option, ParsedArguments
 from operations.cli.commands import SUMMARIES
-from operations.cli.direct import DIRECT_OPTIONS
+from operations.cli.direct_sources import DIRECT_OPTIONS
 from operations.cli.failures import OK, CommandError
 from operations.cli.fields import Fields
 from operations.cli.inputs import INPUT_FORMS, read_input
@@ -45,7 +45,7 @@ class OperationDetails(msgspec.Struct):
 
 
 def run(args: ParsedArguments) -> Any:
-    """Run the command."""
+    """Show an operation, or code that calls it."""
     details = _find(args)
     entry, input_schema, output_schema, example = (
         details.entry,

@@ -9,7 +9,7 @@ from operations.cli.commands import SUMMARIES
 
 
 def run(args: ParsedArguments) -> Any:
-    """Run the command."""
+    """Serve the configuration's operations through a hub until SIGTERM or Ctrl-C."""
     from operations.cli.processes import offer
 
     return offer(args, pool=False)

@@ -18,7 +18,7 @@ from operations.cli.arguments import (
 )
 from operations.cli.commands import SUMMARIES
 from operations.cli.commands.call import CALL_ARGUMENTS, TOOL_ERROR, deadline_of, exit_code_for
-from operations.cli.direct import DIRECT_OPTIONS
+from operations.cli.direct_sources import DIRECT_OPTIONS
 from operations.cli.failures import OK, CommandError, report_exit
 from operations.cli.inputs import INPUT_FORMS, read_operation_input, read_stdin
 from operations.cli.output import Output, counted, duration
@@ -27,7 +27,7 @@ from operations.context import OperationContext
 
 
 def run(args: ParsedArguments) -> Any:
-    """Run the command."""
+    """Print the events of a subscription, one per line."""
     return _follow(args, read_stdin(args.input))
 
 

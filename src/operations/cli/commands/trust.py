@@ -13,7 +13,7 @@ from operations.config.trust import revoke_trust, store_trust
 
 
 def run(args: ParsedArguments) -> int:
-    """Run the command."""
+    """Store or remove the user's trust in a configuration."""
     path = require_config_path(args)
     if args.revoke:
         was_trusted = revoke_trust(path)

@@ -12,7 +12,7 @@ from operations.wire import encode_json
 
 
 def run(args: ParsedArguments) -> int:
-    """Run the command."""
+    """Print the version."""
     return show_version(as_json=args.json)
 
 

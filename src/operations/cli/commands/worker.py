@@ -9,7 +9,7 @@ from operations.cli.commands import SUMMARIES
 
 
 def run(args: ParsedArguments) -> Any:
-    """Run the command."""
+    """Run a worker until SIGTERM or Ctrl-C."""
     from operations.cli.processes import offer
 
     if args.processes is None and not args.reload:

@@ -143,7 +143,7 @@ class WriteBuffer:
                 self.commands.append(b"PUB %b %d\r\n%b\r\n" % (subject, len(message), message))
 
     def lost(self, reason: str) -> dict[bytes, list[bytes]]:
-        """Handle the loss of the connection: report requests as undelivered, and return the responses to keep."""
+        """Handle the loss of the connection: report requests as undelivered, and return the responses to send later."""
         requests, self.requests = self.requests, {}
         answers, self.answers = self.answers, {}
         for entries in requests.values():
@@ -160,7 +160,7 @@ class NatsConnectionOwner(Protocol):
     """The user of a connection."""
 
     def info_changed(self, info: ServerInfo) -> None:
-        """Handle a new description of the server: its cluster changed."""
+        """Handle a later INFO of the server: its cluster changed."""
 
     def message_refused(self, text: str) -> None:
         """Handle the refusal of a message or a subscription; the connection stays open."""
@@ -179,7 +179,7 @@ class NatsConnection(asyncio.Protocol):
         self.info = ServerInfo()
         self.reason = ""
         self.is_congested = False
-        """Whether much is unsent."""
+        """Whether many bytes are unsent."""
         self.reader = NatsParser(self)
         self.buffer = WriteBuffer(replies, sizing)
         self._silent = 0
@@ -193,7 +193,7 @@ class NatsConnection(asyncio.Protocol):
         self._behind_since = 0.0
         self._is_paused = False
         self.informed: asyncio.Future[ServerInfo] = self._loop.create_future()
-        """The server's first description."""
+        """Resolved with the server's first INFO."""
         self._refused: CallError | None = None
         self._gone: asyncio.Future[None] = self._loop.create_future()
 
@@ -261,22 +261,22 @@ class NatsConnection(asyncio.Protocol):
         self.connection_made(transport)
 
     def connection_made(self, transport: Any) -> None:
-        """Called by the loop."""
+        """Keep the transport; called by asyncio."""
         transport.set_write_buffer_limits(high=CONGESTED_BYTES)
         self._transport = self.buffer.transport = transport
 
     def pause_writing(self) -> None:
-        """Called by the loop: much is unsent."""
+        """Report congestion; called by asyncio when many bytes are unsent."""
         self.is_congested = True
         self._owner.congestion_changed()
 
     def resume_writing(self) -> None:
-        """Called by the loop: the server has read most of the unsent data."""
+        """Report the end of congestion; called by asyncio when most of the unsent bytes are sent."""
         self.is_congested = False
         self._owner.congestion_changed()
 
     def data_received(self, data: bytes) -> None:
-        """Called by the loop: handle the messages, then immediately write the messages that they caused."""
+        """Handle the received messages, then immediately write the messages that they caused; called by asyncio."""
         if not self._unread and len(data) <= self._portion:
             self._read(data)
             return
@@ -289,9 +289,10 @@ class NatsConnection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _read_on(self) -> None:
-        """Process in portions, so that the loop runs in between when messages take long to handle.
+        """Process received bytes in portions, so that other tasks run in between if messages take long to handle.
 
         The rest is buffered here, because a server disconnects a client that does not read.
+
         """
         end = time.monotonic() + _LONGEST_TURN
         while self._unread and self.is_open:
@@ -331,7 +332,7 @@ class NatsConnection(asyncio.Protocol):
             buffer.flush(time.monotonic() - began)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Called by the loop."""
+        """Report the loss of the connection to the owner; called by asyncio."""
         if self._gone.done():
             return
         self.reason = self.reason or (str(error) if error is not None else "") or "the connection was lost"
@@ -344,7 +345,7 @@ class NatsConnection(asyncio.Protocol):
         self._owner.closed(self, self.reason)
 
     def on_info(self, info: ServerInfo) -> None:
-        """Start the handshake at the first description of the server; later ones announce changes."""
+        """Start the handshake at the server's first INFO; later ones announce changes of the cluster."""
         self.info = info
         self.buffer.batch_bytes = min(_BATCH_BYTES, info.max_payload)
         if not self.informed.done():

@@ -32,7 +32,7 @@ _ASK_SECONDS = 10.0
 _MOST_ASKED = 256
 _TROUBLE_SECONDS = 0.25
 _MOST_READS = 4
-"""Number of attempts to read the record of a message before the message is skipped: a replica may lag behind."""
+"""Number of attempts to read the record of a message before the message is skipped. A replica may lag behind."""
 _EXPIRED = (404, 408)
 _RECORD_HEADERS = 1 << 14
 """Maximum size of the headers of a record."""
@@ -60,7 +60,7 @@ class DurableQueues:
         undelivered: Undelivered,
         record: Record | None = None,
     ) -> None:
-        """Store a message, after its record."""
+        """Store a message; if it has a record, store the record first."""
         if record is None:
             self._store(address, message, b"Nats-Msg-Id: %b\r\n" % key.encode(), stored, undelivered)
         else:
@@ -297,7 +297,7 @@ class DurableQueueReader:
         self._end_asking()
 
     def settled(self, delivery: NatsDelivery) -> None:
-        """Note that a message was handled, so that another one can be requested."""
+        """Note that a message was settled, so that another one can be requested."""
         self._held.discard(delivery)
         if self._asked <= 0:
             self._ask()
@@ -410,7 +410,7 @@ class NatsDelivery:
         return self._message.data
 
     def done(self, record: Record | None = None) -> None:
-        """Delete the message: it was handled. Its record is replaced before."""
+        """Replace the record, then delete the message: it was handled."""
         if record is None or record.key != self.record_key:
             self._settle(b"+ACK")
         else:

@@ -1,4 +1,4 @@
-"""JetStream, the storage of NATS: its API, publishing with acknowledgement, and the two streams of the queues."""
+"""JetStream, the storage of NATS: its API, acknowledged publishing, and the streams that this library needs."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class JetStream:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def make_streams(self) -> str | None:
-        """Create the two streams if they are missing; return the problem, or None."""
+        """Create the two streams for durable queues if they are missing; return the problem, or None."""
         if self._made is None or (self._made.done() and self._made.result() is not None):
             self._made = self.spawn(self._make_streams())
         return await asyncio.shield(self._made)

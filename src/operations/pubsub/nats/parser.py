@@ -137,7 +137,7 @@ def unbatch(
 class DuplicateFilter:
     """Drops messages that arrive on both connections during a move to another server.
 
-    Equal messages are counted, as a sender may repeat a message.
+    Equal messages are counted, because a sender may send the same message twice.
     """
 
     def __init__(self) -> None:

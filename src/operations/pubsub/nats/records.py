@@ -22,7 +22,7 @@ from operations.pubsub.protocols import Record, Stop
 RECORD_HEADER = b"Operations-Record"
 """The header of a stored message; its value is the record's key, a dot, and the link (see `_LINK`)."""
 _LINK = b"Operations-Link"
-"""The header of a record with its link: a secret that only its message has too, so that no other one changes it."""
+"""The header of a record with its link: a secret that it shares with its message, so that no other one changes it."""
 _VALUE = b"Operations-Value"
 """The header with the value of a record, as base64; its body is the message."""
 _FINAL = b"Operations-Final"
@@ -122,7 +122,7 @@ class NatsRecords:
         subject = self._subjects.record(address, key)
         reply = await self._request(f"$JS.API.DIRECT.GET.{self.jetstream.record_stream}.".encode() + subject, b"")
         if reply is None:
-            raise _unreachable("there is no responder")
+            raise _unreachable("no responder")
         if reply.status is not None:
             return None
         sequence = header_of(reply.headers, b"Nats-Sequence")

@@ -17,7 +17,7 @@ from operations.errors import CallError, ErrorCode
 from operations.pubsub.connection_errors import reason_of, untrusted
 from operations.pubsub.nats.connection import NatsConnection
 from operations.pubsub.nats.credentials import Credentials, read_credentials, read_seed
-from operations.pubsub.tls_probe import has_no_tls, is_reachable, plain_reply, speaks_tls, wrong_protocol
+from operations.pubsub.tls_probe import has_no_tls, is_reachable, plain_reply, uses_tls, wrong_protocol
 from operations.pubsub.urls import hosts_and_ports, wrong_address
 
 
@@ -171,7 +171,7 @@ async def _shake_hands(connection: NatsConnection, settings: NatsSettings, name:
 
 
 async def diagnose(server: NatsServer, settings: NatsSettings, error: Exception) -> CallError | None:
-    """Return the permanent error behind a failed connection: TLS is not used, or starts at another time."""
+    """Return the permanent error behind a failed connection: the server has no TLS, or starts it at another time."""
     if not is_reachable(error) or not has_no_tls(error):
         return None
     where = f"nats://{server.host}:{server.port}"
@@ -182,7 +182,7 @@ async def diagnose(server: NatsServer, settings: NatsSettings, error: Exception)
         if b'"tls_required":true' in said or b'"tls_available":true' in said:
             sooner = "the server starts TLS after its first message: remove tls_first"
             return wrong_protocol(where, sooner) if settings.tls_first else None
-        return wrong_protocol(where, "the server does not use TLS: begin its address with nats instead of tls")
-    if not settings.tls_first and not said and await speaks_tls(server.host, server.port):
+        return wrong_protocol(where, "the server does not use TLS: use a nats:// address instead of tls://")
+    if not settings.tls_first and not said and await uses_tls(server.host, server.port):
         return wrong_protocol(where, "the server expects TLS before its first message: pass tls_first=True")
     return None

@@ -94,7 +94,7 @@ class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsB
         self._subjects = Subjects(prefix, name or settings.user or "anyone")
         self.peer = f"{self._subjects.name}.{os.urandom(16).hex()}"
         self.capabilities = Capabilities(
-            knows_no_responders=True,
+            reports_undelivered=True,
             tracks_peers=False,
             groups=True,
             ordered=True,
@@ -342,7 +342,7 @@ class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsB
         return await diagnose(self._tried, self._settings, error)
 
     async def _open_connection(self, server: NatsServer, old: NatsConnection | None = None) -> NatsConnection:
-        """Connect and subscribe; a message that also arrives on the connection `old` is received once."""
+        """Connect and subscribe; a message that arrives on this connection and on `old` is received once."""
         connection = NatsConnection(self, self._next_replies(), self._sizing)
         await open_connection(
             connection, server, self._settings, name=self.peer, host=self._pool.host, timeout=self._timeout
@@ -471,7 +471,7 @@ class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsB
             _log.warning("the NATS server reported an error: %s", text)
 
     def congestion_changed(self) -> None:
-        """Report whether much is unsent on the current connection; one that is being replaced does not count."""
+        """Report whether the current connection is congested; a connection that is being replaced does not count."""
         self._note_congestion(self._connection is not None and self._connection.is_congested)
 
     def closed(self, connection: NatsConnection, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""The NATS client protocol: what a server sends, and how a client encodes what it sends."""
+"""The NATS client protocol: the messages of a server, and the encoding of a client's commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HEADERS = b"NATS/1.0"
 
 
 class ServerInfo(msgspec.Struct, frozen=True):
-    """How a server describes itself."""
+    """INFO, the server's description of itself."""
 
     server_id: str = ""
     version: str = ""
@@ -44,7 +44,7 @@ class ServerEvents(Protocol):
     """Handlers of everything that a server sends except messages."""
 
     def on_info(self, info: ServerInfo) -> None:
-        """Handle the server's description of itself."""
+        """Handle an INFO message."""
 
     def on_ping(self) -> None:
         """Handle a PING, which requires a PONG."""

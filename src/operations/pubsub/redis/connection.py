@@ -14,7 +14,7 @@ from operations.errors import CallError, ErrorCode
 from operations.pubsub.connection_errors import UNSUPPORTED, require_extra, untrusted
 from operations.pubsub.protocols import CONGESTED_BYTES
 from operations.pubsub.redis.addresses import RedisAddress, RedisNode
-from operations.pubsub.tls_probe import has_no_tls, is_reachable, plain_reply, speaks_tls, wrong_protocol
+from operations.pubsub.tls_probe import has_no_tls, is_reachable, plain_reply, uses_tls, wrong_protocol
 
 try:
     import hiredis
@@ -22,8 +22,8 @@ except ImportError:  # pragma: no cover  # the message is tested in a separate p
     raise require_extra("hiredis", "redis") from None
 
 Reply = Any
-Then = Callable[[Reply], None]
-"""Called with the reply of a command; an error of the server is a reply as well."""
+OnReply = Callable[[Reply], None]
+"""Callback for the reply of a command; an error of the server is also a reply."""
 ReplyError = hiredis.ReplyError
 
 
@@ -63,13 +63,13 @@ class RedisConnection(asyncio.Protocol):
 
     def __init__(self, owner: RedisConnectionOwner) -> None:
         self.server: dict[str, Any] = {}
-        """How the server describes itself: version, role, the id of this connection."""
+        """The server's reply to HELLO: version, role, the id of this connection."""
         self.is_congested = False
         """Whether more than `CONGESTED_BYTES` are unsent."""
         self._owner = owner
         self._reader = hiredis.Reader(notEnoughData=_NOTHING)
         self._transport: Any = None
-        self._waiting: deque[tuple[Then | None, bytes | None]] = deque()
+        self._waiting: deque[tuple[OnReply | None, bytes | None]] = deque()
         self._unwritten: list[bytes] = []
         self._silent = 0
         self._reason = ""
@@ -90,7 +90,7 @@ class RedisConnection(asyncio.Protocol):
         """Whether every command was answered."""
         return not self._waiting
 
-    def put(self, command: bytes, then: Then | None = None, *, again: bool = False) -> None:
+    def put(self, command: bytes, then: OnReply | None = None, *, again: bool = False) -> None:
         """Add a command to the next write; with `again`, resend it if the connection is lost before its reply."""
         self._unwritten.append(command)
         self._waiting.append((then, command if again else None))
@@ -103,7 +103,7 @@ class RedisConnection(asyncio.Protocol):
         if self.is_open and not self._transport.is_closing():
             self._transport.write(b"".join(unwritten))
 
-    def run(self, command: bytes, then: Then | None = None) -> None:
+    def run(self, command: bytes, then: OnReply | None = None) -> None:
         """Send one command now."""
         self.put(command, then)
         self.flush()
@@ -153,22 +153,22 @@ class RedisConnection(asyncio.Protocol):
         await asyncio.wait((self._gone,), timeout=1.0)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by asyncio."""
+        """Keep the transport; called by asyncio."""
         self._transport = transport
         self._transport.set_write_buffer_limits(high=CONGESTED_BYTES)
 
     def pause_writing(self) -> None:
-        """Called by asyncio when more than `CONGESTED_BYTES` are unsent."""
+        """Report congestion; called by asyncio when more than `CONGESTED_BYTES` are unsent."""
         self.is_congested = True
         self._owner.congestion_changed()
 
     def resume_writing(self) -> None:
-        """Called by asyncio: the server has read most of the unsent data."""
+        """Report the end of congestion; called by asyncio when most of the unsent bytes are sent."""
         self.is_congested = False
         self._owner.congestion_changed()
 
     def data_received(self, data: bytes) -> None:
-        """Called by asyncio."""
+        """Handle the replies and channel messages of a read; called by asyncio."""
         self._silent = 0
         reader, waiting = self._reader, self._waiting
         self._owner.begin_reading()
@@ -194,7 +194,7 @@ class RedisConnection(asyncio.Protocol):
             self._owner.end_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by asyncio."""
+        """Report the loss of the connection to the owner; called by asyncio."""
         if not self._gone.done():
             self._gone.set_result(None)
         if self._reason != "closed":
@@ -209,8 +209,10 @@ class Script:
         self.source = source.encode()
         self.digest = hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()
 
-    def put(self, connection: RedisConnection, keys: Sequence[bytes], arguments: Sequence[bytes], then: Then) -> None:
-        """Add a run to the next write."""
+    def put(
+        self, connection: RedisConnection, keys: Sequence[bytes], arguments: Sequence[bytes], then: OnReply
+    ) -> None:
+        """Add an execution of the script to the next write."""
 
         def check(reply: Reply) -> None:
             if isinstance(reply, ReplyError) and str(reply).startswith("NOSCRIPT"):
@@ -286,10 +288,10 @@ async def diagnose(address: RedisAddress, error: Exception) -> CallError | None:
     for host, port in ((node.host, node.port) for node in address.nodes if node.port):
         where = f"Redis at {host}:{port}"
         if not address.tls:
-            if await speaks_tls(host, port):
-                return wrong_protocol(where, "the server uses TLS: begin its address with rediss instead of redis")
+            if await uses_tls(host, port):
+                return wrong_protocol(where, "the server uses TLS: use a rediss:// address instead of redis://")
         elif has_no_tls(error) and (await plain_reply(host, port, b"PING\r\n")).startswith((b"+", b"-")):
-            return wrong_protocol(where, "the server does not use TLS: begin its address with redis instead of rediss")
+            return wrong_protocol(where, "the server does not use TLS: use a redis:// address instead of rediss://")
     return None
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from operations.pubsub.redis.addresses import RedisAddress, RedisNode
-from operations.pubsub.redis.connection import RedisConnection, ReplyError, Script, Then, open_connection
+from operations.pubsub.redis.connection import OnReply, RedisConnection, ReplyError, Script, open_connection
 from operations.pubsub.redis.topology import Topology, TopologyFinder, check_role
 
 _FATAL = ("READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "UNBLOCKED")
@@ -108,14 +108,14 @@ class ConnectionEpoch:
         """Return the connection to the server that has a key."""
         return self._masters[self.topology.node(key)]
 
-    def put(self, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes], then: Then) -> None:
+    def put(self, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes], then: OnReply) -> None:
         """Run a script on the server of its keys. Follow a moved slot; end the epoch if the server lost its role."""
         script.put(
             self.connection_for(keys[0]), keys, arguments, functools.partial(self._check, script, keys, arguments, then)
         )
 
     def _check(
-        self, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes], then: Then, reply: object
+        self, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes], then: OnReply, reply: object
     ) -> None:
         if isinstance(reply, ReplyError):
             text = str(reply)
@@ -178,11 +178,11 @@ class ConnectionEpoch:
 
     @property
     def is_congested(self) -> bool:
-        """Whether much is unsent to one of the servers."""
+        """Whether many bytes are unsent to one of the servers."""
         return any(connection.is_congested for connection in self._masters.values())
 
     def congestion_changed(self) -> None:
-        """Forward a change."""
+        """Forward a change of congestion."""
         self._listener.congestion_changed()
 
     def lost(self, connection: RedisConnection, reason: str) -> None:
@@ -190,7 +190,7 @@ class ConnectionEpoch:
         self.end(reason)
 
     def end(self, reason: str) -> None:
-        """End the epoch."""
+        """End the epoch; its connections are lost or being closed."""
         if not self.ended.done():
             self.reason = reason
             self.ended.set_result(None)

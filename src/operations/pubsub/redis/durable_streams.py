@@ -1,4 +1,4 @@
-"""Stored requests: streams with a consumer group, at least once. Other workers claim the requests of a dead worker."""
+"""Durable requests in Redis streams, delivered at least once. Other workers claim the requests of a dead worker."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from operations.pubsub.redis.records import (
 from operations.pubsub.redis.request_queues import QueueTransport
 
 _log = logging.getLogger("operations")
-_KNOWN_MILLISECONDS = b"600000"
+_DEDUP_MILLISECONDS = b"600000"
 """How long the key of a stored request is kept, to drop duplicates."""
 _SILENT_MILLISECONDS = b"3600000"
 _MOST_AT_ONCE = 64
 _MOST_DIGITS = 10
 _GROUP = b"workers"
-"""The one group of consumers of a stream."""
+"""The consumer group of all workers."""
 
 _STORE = Script(
     "if redis.call('SET', KEYS[2], '1', 'NX', 'PX', ARGV[2]) then\n"
@@ -84,11 +84,11 @@ _SETTLE = Script(
 """Settle a stored request. Keys: stream, dead letters; arguments: its id, the outcome, the request, a note."""
 
 
-_REMEMBER = Script("return redis.call('SET', KEYS[1], '1', 'NX', 'PX', ARGV[1]) and 1 or 0")
+_STORE_KEY = Script("return redis.call('SET', KEYS[1], '1', 'NX', 'PX', ARGV[1]) and 1 or 0")
 """Store a key, unless it is stored. Key: the key itself; argument: its lifetime."""
 
-_FORGET = Script("redis.call('SET', KEYS[1], '1', 'PXAT', '1')\nreturn 1")
-"""Let a key expire."""
+_DELETE_KEY = Script("redis.call('SET', KEYS[1], '1', 'PXAT', '1')\nreturn 1")
+"""Delete a key by setting an expiry time in the past."""
 
 
 class DurableStreams:
@@ -125,7 +125,7 @@ class DurableStreams:
                 undelivered(explain(reply))
 
         if record is None:
-            epoch.put(_STORE, (keys.stored, keys.seen(key)), (message, _KNOWN_MILLISECONDS), done)
+            epoch.put(_STORE, (keys.stored, keys.seen(key)), (message, _DEDUP_MILLISECONDS), done)
         else:
             store_recorded(epoch, keys, message, record, done)
             if self._listed.get(address) is not epoch:
@@ -151,12 +151,12 @@ class DurableStreams:
     async def store_key(self, key: bytes, seconds: float) -> bool:
         """Store a key for all peers of the bus; return False if it is already stored."""
         lifetime = b"%d" % int(seconds * 1000)
-        return bool(await ask_script(self._bus.epoch, _REMEMBER, (key,), (lifetime,), "the record of requests"))
+        return bool(await ask_script(self._bus.epoch, _STORE_KEY, (key,), (lifetime,), "the record of requests"))
 
     def delete_key(self, key: bytes) -> None:
         """Delete a key."""
         if self._bus.epoch is not None:
-            self._bus.epoch.put(_FORGET, (key,), (), lambda reply: None)
+            self._bus.epoch.put(_DELETE_KEY, (key,), (), lambda reply: None)
 
     def begin(self, epoch: ConnectionEpoch) -> None:
         """Begin to read, when the connection is established."""
@@ -205,7 +205,7 @@ class DurableStreamReader:
         self._ask()
 
     def stop(self) -> None:
-        """Stop reading; requests that are held stay held until they are settled."""
+        """Stop reading; this worker keeps the requests that it holds until they are settled."""
         self._stopped = True
         if self._epoch is not None and self._connection is not None and self._asked:
             unblock(self._epoch, self._connection)
@@ -259,7 +259,7 @@ class DurableStreamReader:
         self._ask()
 
     def note(self, delivery: RedisDelivery, record: Record) -> None:
-        """Replace the record of a request that is held."""
+        """Replace the record of a request that this worker holds."""
         epoch = self._bus.epoch
         if epoch is not None and delivery.entry in self._held:
             arguments = (delivery.entry, self._bus.peer.encode(), record.value)

@@ -30,12 +30,12 @@ REPAIR = (
 """A Lua function that deletes a key if it has an unexpected type: any caller can write such a key."""
 _REPAIR_QUEUES = Script(REPAIR + "for _, key in ipairs(KEYS) do repair(key, 'LLEN') end\nreturn 1")
 
-Taken = Callable[[bytes, bytes], None]
-"""Called with the key of a queue and a request from it."""
+OnRequest = Callable[[bytes, bytes], None]
+"""Callback for a request that was taken, with the key of its queue."""
 
 
-class Worked(Protocol):
-    """Called after requests were handled."""
+class OnHandled(Protocol):
+    """Callback after taken requests were handled."""
 
     def __call__(self, *, quickly: bool) -> None:
         """Called when the requests that were taken have been handled."""
@@ -55,9 +55,9 @@ class QueueReader:
         connection: RedisConnection,
         epoch: ConnectionEpoch,
         *,
-        taken: Taken,
+        taken: OnRequest,
         flush: Callable[[], None],
-        worked: Worked,
+        worked: OnHandled,
         refused: Callable[[str], None],
         seconds: float,
     ) -> None:
@@ -95,7 +95,7 @@ class QueueReader:
             unblock(self._epoch, self._connection)
 
     def ask(self) -> None:
-        """Send a blocking command, unless one is waiting."""
+        """Send a blocking command, unless one is pending."""
         if self._asked or not self.keys or self._stopped is not None:
             return
         self._asked = True

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from operations.errors import CallError
 from operations.pubsub.protocols import Arrival, Receive, Undelivered
 from operations.pubsub.redis.addresses import RedisKeys
-from operations.pubsub.redis.connection import SILENT_BEATS, Reply, ReplyError, Script, Then, pack
+from operations.pubsub.redis.connection import SILENT_BEATS, OnReply, Reply, ReplyError, Script, pack
 from operations.pubsub.redis.connection_epoch import ConnectionEpoch
 from operations.pubsub.redis.queue_reader import REPAIR, QueueReader
 
@@ -104,7 +104,7 @@ class RequestQueues:
         """The addresses with more queued requests than their workers take between two heartbeats."""
         self._is_refused = False
 
-    def add(self, address: str, receive: Receive, joined: Then) -> None:
+    def add(self, address: str, receive: Receive, joined: OnReply) -> None:
         """Take from one more queue."""
         receivers = self._receivers.setdefault(address, [])
         receivers.append(receive)
@@ -123,7 +123,7 @@ class RequestQueues:
                 self._left[address] = receive
                 self._leave(address)
 
-    def begin(self, epoch: ConnectionEpoch, joined: Callable[[], Then]) -> None:
+    def begin(self, epoch: ConnectionEpoch, joined: Callable[[], OnReply]) -> None:
         """Take from every queue, when the connection is established."""
         for address in self._receivers:
             self.join(epoch, address, joined())
@@ -140,7 +140,7 @@ class RequestQueues:
         for address in self._receivers if not self._is_refused else ():
             self._register(epoch, address, lambda reply: None)
 
-    def join(self, epoch: ConnectionEpoch, address: str, joined: Then) -> None:
+    def join(self, epoch: ConnectionEpoch, address: str, joined: OnReply) -> None:
         """Register for a queue and start to take from it."""
         self._left.pop(address, None)
         self._register(epoch, address, joined)
@@ -173,7 +173,7 @@ class RequestQueues:
         if epoch is not None:
             epoch.connection_for(workers).run(pack(b"ZREM", workers, self._bus.peer.encode()))
 
-    def _register(self, epoch: ConnectionEpoch, address: str, then: Then) -> None:
+    def _register(self, epoch: ConnectionEpoch, address: str, then: OnReply) -> None:
         keys = self._bus.keys.of_namespace(address)
         believed = b"%d" % int(self._bus.heartbeat * SILENT_BEATS * 1000)
         arguments = (self._bus.peer.encode(), believed, QUEUE_MILLISECONDS)

@@ -57,12 +57,12 @@ write.
 _MOST_KEPT = 16 << 20
 _KEPT_SECONDS = 30.0
 _CAPABILITIES = Capabilities(
-    knows_no_responders=True,
+    reports_undelivered=True,
     tracks_peers=False,
     groups=True,
     ordered=True,
     identity="none",
-    overheard=True,
+    shares_control=True,
     durable=True,
 )
 
@@ -333,7 +333,7 @@ class RedisTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, Reports
         self._is_quick = False
 
     def pushed(self, channel: bytes, message: bytes) -> None:
-        """Handle a message or a batch of a channel."""
+        """Handle a message or batch that was published to a channel."""
         if channel == self._inbox:
             self._sizing.note(message)
         listeners = self._listeners.get(channel)
@@ -402,7 +402,7 @@ class RedisTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, Reports
             self._watchers.up()
 
     def congestion_changed(self) -> None:
-        """Report whether much is unsent in the present epoch."""
+        """Report whether the current connections are congested."""
         self._note_congestion(self.epoch is not None and self.epoch.is_congested)
 
     async def _end(self, epoch: ConnectionEpoch) -> None:

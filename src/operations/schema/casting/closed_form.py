@@ -219,7 +219,7 @@ class Closer:
 class _Reach:
     """The schemas of a document for which a predicate holds, or which contain or refer to one.
 
-    The predicate needs one of `keywords`. Only what is asked for is walked.
+    The predicate needs one of `keywords`. Schemas are walked on demand.
     """
 
     def __init__(

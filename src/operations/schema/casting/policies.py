@@ -219,7 +219,7 @@ class Caster:
 
     @cached_attribute
     def _is_normal_any_depth(self) -> Callable[[Any], bool]:
-        """The same for a value of any depth, by the first levels of a recursive schema."""
+        """Whether a value of any depth is normal, by the first levels of a recursive schema."""
         if self._limit is None:
             return self._is_normal
         shallow = compiled_shallow(self._closed.document)
@@ -288,7 +288,7 @@ def _moved(path: str, places: Sequence[int]) -> str:
 def check_only(
     check: Callable[[Any], bool], explainer: Explainer
 ) -> tuple[Callable[..., Normalised], Callable[..., Any]]:
-    """Return the same functions for a schema whose values are not cast, because that would be too much work."""
+    """Return the functions of `Caster.entry_points` for a schema whose values are only checked, never cast."""
 
     def normalise(value: Any, policy: str = "cast") -> Normalised:
         if policy == "off" or check(value):

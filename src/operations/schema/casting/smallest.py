@@ -212,7 +212,11 @@ class Builder:
                 for place in range(min(part.get("minContains", 1), MAX_ITEMS)):
                     child = node.item(place)
                     contained = node.nodes.node([part["contains"], *(child.parts if child else ())])
-                    value = self.unlike(contained, items) if part_unique(node) else self.smallest_or_null(contained)
+                    value = (
+                        self.unlike(contained, items)
+                        if requires_unique_items(node)
+                        else self.smallest_or_null(contained)
+                    )
                     items[place : place + 1] = [value]
         return items
 
@@ -225,7 +229,7 @@ class Builder:
         return first
 
 
-def part_unique(node: Node) -> bool:
+def requires_unique_items(node: Node) -> bool:
     """Whether the items of an array must be unique."""
     return any(part.get("uniqueItems") for part in node.parts)
 

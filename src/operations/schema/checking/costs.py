@@ -43,7 +43,7 @@ class _Visits:
         self.items = 0
 
     def add(self, other: _Visits, times: int = 1) -> None:
-        """Apply another schema at the same path."""
+        """Add the visits of another schema at the same path."""
         named = self.named
         for key in other.named.keys() | named.keys() if other.named or other.members or other.items else ():
             named[key] = min(self.at(key) + times * other.at(key), BEYOND)
@@ -154,7 +154,7 @@ class Costs:
         return shared.max_visits
 
     def _max_of(self, schema: Any) -> int:
-        """Return an upper limit of the visits of one path, without telling apart which properties they are to."""
+        """Return an upper limit of the visits of one path; visits to different properties are not distinguished."""
         if not isinstance(schema, dict):
             return 1
         if APPLYING.isdisjoint(schema):  # fast path: a type and a description

@@ -25,7 +25,7 @@ from operations.schema.dialects.traversal import UNEVALUATED
 _COUNTS = ("minContains", "maxContains")
 _Schema = dict[str, Any]
 _Question = tuple[bool, _Schema, Any]
-"""A flag (evaluated paths are requested, not only a verdict), the schema, and the value."""
+"""What to evaluate: whether the evaluated paths are needed too, not only the verdict; the schema; the value."""
 _Answer = Any
 _Steps = Generator[_Question, _Answer, _Answer]
 _Stack = list[tuple[tuple[bool, int, int], _Steps]]

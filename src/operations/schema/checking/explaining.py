@@ -198,7 +198,7 @@ class _Unions:
         self._trail.pop()
 
     def _summary(self, union: Union, path: Path) -> tuple[str | None, list[_Error]]:
-        """Return the result of `_context`, or a message that no branch matches if that is too much work."""
+        """Explain a union with `_context`; if that is too much work, return only that no branch matches."""
         try:
             if len(self._trail) <= _MAX_NESTED and (path, union.pointer) not in self._trail:
                 return self._context(union, path)

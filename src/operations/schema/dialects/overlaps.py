@@ -97,7 +97,7 @@ def _asserted(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _joined(schema: dict[str, Any], definitions: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
-    """Return a schema merged with its parts; with `not` if they cannot be merged."""
+    """Return a schema merged with its parts; if they cannot be merged, the result has the keyword `not`."""
     made = {key: value for key, value in schema.items() if key in ASSERTING and key not in ("allOf", "$ref")}
     if made.get("additionalProperties") is True:
         del made["additionalProperties"]

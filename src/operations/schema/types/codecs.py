@@ -10,8 +10,15 @@ from operations.schema.schema import UNKNOWN, Schema, from_schema
 from operations.schema.types.documents import describe_type
 from operations.schema.types.hints import Mode, is_union, record_kind, unwrap_type, uses_pydantic
 from operations.schema.types.jsonable import dump_of_class, jsonable
+from operations.schema.types.library_choice import (
+    TEXTS,
+    has_typed_keys,
+    is_flat,
+    may_hold_bytes,
+    needs_no_dump,
+    needs_no_load,
+)
 from operations.schema.types.loading import load_float, load_int, make_load
-from operations.schema.types.routes import TEXTS, has_typed_keys, is_flat, may_hold_bytes, needs_no_dump, needs_no_load
 
 T = TypeVar("T")
 

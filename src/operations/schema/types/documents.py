@@ -29,7 +29,7 @@ from operations.schema.types.hints import (
     uses_pydantic,
 )
 from operations.schema.types.jsonable import jsonable
-from operations.schema.types.routes import TEXTS
+from operations.schema.types.library_choice import TEXTS
 
 Document = dict[str, Any]
 

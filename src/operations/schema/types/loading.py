@@ -25,8 +25,8 @@ from operations.schema.types.hints import (
     uses_pydantic,
 )
 from operations.schema.types.jsonable import error_text, jsonable
+from operations.schema.types.library_choice import TEXTS, has_typed_keys, is_native
 from operations.schema.types.mismatch import found_within, message_of, mismatch, too_deep, wrong_kind
-from operations.schema.types.routes import TEXTS, has_typed_keys, is_native
 from operations.schema.types.unions import make_union_load
 
 Load = Callable[[Any], Any]

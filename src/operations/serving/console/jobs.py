@@ -29,7 +29,7 @@ class ConsoleJobs:
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
         self._snapshots: dict[tuple[str, Rights, bool], tuple[float, dict[str, dict[str, Any]]]] = {}
-        """The last jobs of each caller with feeds, and when they were read."""
+        """The newest jobs of each caller that has feeds open, with the time at which they were read."""
 
     async def page(self, viewer: Viewer, parameters: Parameters) -> dict[str, Any]:
         """Return jobs, the newest first."""

@@ -26,8 +26,7 @@ class Viewer:
         self.identity = caller.identity
         self.name = caller_name(caller.identity)
         self.is_known = is_open or caller.principal is not None
-        """Whether the caller has calls of its own. Anonymous callers of a server with an authenticator cannot be
-        distinguished.
+        """Whether the caller can be identified: not an anonymous caller of a server with an authenticator.
         """
         scopes = caller.identity.scopes if caller.identity is not None and caller.principal is not None else ()
         self.may_watch = is_open or WATCH in scopes

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from operations.errors import ErrorCode
-from operations.serving.console.declared import declared_at
+from operations.serving.console.declared_types import declared_at
 from operations.serving.console.rights import Viewer
 from operations.serving.refusals import RefusedError
 from operations.telemetry.call_records import CallRecord, CallRecords

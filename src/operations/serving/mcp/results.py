@@ -110,7 +110,7 @@ def _untouched(envelope: ResponseEnvelope[Any], meta: MCPResponseMeta, *, modern
 
 
 def _has_own_data(envelope: ResponseEnvelope[Any], meta: MCPResponseMeta) -> bool:
-    """Whether data that is not an object is structured content of its own, not derived from the content blocks."""
+    """Whether data that is not an object is structured content itself, not derived from the content blocks."""
     if envelope.data == [block.to_dict() for block in meta.content]:
         return False
     if len(meta.content) == 1 and isinstance(meta.content[0], MCPTextContent):

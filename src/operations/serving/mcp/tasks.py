@@ -210,7 +210,7 @@ class Tasks:
 
 
 class _NoSlots:
-    """A job that waits for an answer keeps its slot."""
+    """Slots that are never released: a job keeps its slot while it waits for an answer."""
 
     @contextlib.asynccontextmanager
     async def released(self) -> AsyncIterator[None]:

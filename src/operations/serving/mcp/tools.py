@@ -354,7 +354,7 @@ class ToolSets(Generic[T]):
         self._kept: OrderedDict[Rights, T] = OrderedDict()
 
     def of(self, identity: Identity | None) -> T:
-        """Return the object for a caller's rights."""
+        """Return the object for the rights of a caller; create it at the first request."""
         if self._generation != self._exposure.generation:
             self._generation = self._exposure.generation
             self._kept.clear()

@@ -432,7 +432,7 @@ def _explain(documents: Documents, node: DocNode, where: str, ancestors: tuple[i
     if len(ancestors) > _MAX_INPUT_DEPTH:
         return None
     if any(id(part.value) in ancestors for part in parts):
-        return f"{where or '/'} requires itself endlessly"
+        return f"{where or '/'} requires itself: no finite value is valid"
     kinds = [found for part in parts if (found := kinds_of(part.value)) is not None and found <= TYPES]
     if any(not kinds_overlap(first, second) for first in kinds for second in kinds):
         explanation = " and ".join(sorted({"/".join(sorted(kind)) for kind in kinds}))

@@ -29,7 +29,7 @@ class FileContent(msgspec.Struct, frozen=True):
 
     path: Path
     size: int | None
-    """Size when the request was built: only so many bytes are sent. None for a pipe or device."""
+    """Size when the request was built; no more bytes are sent. None for a pipe or device."""
     consumed: bool = False
     """Always false: the file is opened again for each attempt."""
 

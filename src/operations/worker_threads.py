@@ -18,7 +18,7 @@ _depth: contextvars.ContextVar[int] = contextvars.ContextVar("thread_depth", def
 """How many handlers in worker threads wait for the current call."""
 
 
-class Execution:
+class WorkerThreads:
     """The worker threads of one registry, and its abandoned handlers.
 
     A handler is abandoned when its caller stops waiting: a thread cannot be stopped, and a coroutine may ignore its
