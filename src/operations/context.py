@@ -36,6 +36,11 @@ class Identity(msgspec.Struct, frozen=True, omit_defaults=True):
     """Allowed actions on single resources: a list of actions for each `"type:id"`."""
     claims: Mapping[str, Any] = {}
 
+    @property
+    def has_rights(self) -> bool:
+        """Whether the caller has any scope or resource."""
+        return bool(self.scopes or self.resources)
+
     def __post_init__(self) -> None:
         if not isinstance(self.resources, Mapping):
             message = f"invalid resources {self.resources!r:.80}: expected a mapping, such as {{'account:7': ['read']}}"

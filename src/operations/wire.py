@@ -25,6 +25,10 @@ JSON_MARKERS = tuple(b"$\\")
 """All JSON with encoded bytes contains one of these: a dollar sign, or the escape that other writers may use for it."""
 _DOLLAR, _BACKSLASH = JSON_MARKERS
 _BIG_INTEGER = 1
+MAX_VALUES = 100_000
+"""Default for the number of values in a message of a caller without rights: each takes up to 0.3 µs to decode."""
+LARGE_MESSAGE = 64 << 10
+"""Number of bytes up to which a message is decoded before the rights of its caller are checked."""
 _LENGTH_SIZES = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xC7: 1, 0xC8: 2, 0xC9: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
 """Size of the length field of binary values, extensions and strings in MessagePack, by the first byte."""
 _FIXED_SIZES = bytes(160) + bytes(range(32)) + bytes.fromhex("00000000000000 010101 0408 01020408 01020408 02030509 11")
@@ -119,6 +123,37 @@ def decode_msgpack(data: bytes) -> Any:
         raise CallError(ErrorCode.VALIDATION_ERROR, f"malformed MessagePack: {error}") from None
     except RecursionError:
         raise CallError(ErrorCode.VALIDATION_ERROR, "malformed MessagePack: nested too deeply") from None
+
+
+def check_json_values(data: bytes, most: int) -> None:
+    """Raise `VALIDATION_ERROR` if JSON contains more than `most` values, without decoding them."""
+    if _count_separators(data) > most and _has_more_json_values(data, most):
+        raise _too_many_values(most)
+
+
+def check_msgpack_values(data: bytes, most: int) -> None:
+    """Raise `VALIDATION_ERROR` if MessagePack contains more than `most` values, without decoding them."""
+    if len(data) > most and has_more_values(data, most):
+        raise _too_many_values(most)
+
+
+def _has_more_json_values(data: bytes, most: int) -> bool:
+    """Whether JSON contains more than `most` values outside its strings."""
+    # Without escapes, every second part between quotes is outside strings. A value has at most two strings.
+    parts = data.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"', 4 * most + 1)
+    return len(parts) > 4 * most + 1 or _count_separators(b"".join(parts[::2])) > most
+
+
+def _count_separators(data: bytes) -> int:
+    """Return the number of characters that may precede a value in a list or an object."""
+    return data.count(b",") + data.count(b"[") + data.count(b"{")
+
+
+def _too_many_values(most: int) -> CallError:
+    message = f"the message has more than {most:,} values, the limit for callers without scopes and resources"
+    return CallError(
+        ErrorCode.VALIDATION_ERROR, message, {"reason": "TOO_MANY_VALUES", "limit": most, "executed": "no"}
+    )
 
 
 def has_more_values(data: bytes, most: int) -> bool:

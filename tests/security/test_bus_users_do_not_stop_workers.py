@@ -17,13 +17,14 @@ import pytest
 from operations import AccessControl, CallError, ErrorCode, OperationRegistry, operation
 from operations.calls import CallHandler, PendingRequestMap, codec, from_call
 from operations.calls.announcements import WorkerDirectory
-from operations.calls.endpoint import LARGE_MESSAGE, endpoint_of
+from operations.calls.endpoint import endpoint_of
 from operations.calls.events import AnnouncementPayload
 from operations.pubsub import Flushes, Transport
 from operations.pubsub.nats import connect as connect_nats
 from operations.pubsub.nats.wire import publish
 from operations.pubsub.redis import RedisTransport
 from operations.testing import error_of
+from operations.wire import LARGE_MESSAGE
 from tests.calls.test_redis_permissions import ByHand, rules
 from tests.nats_server import nats_server
 from tests.redis_servers import Server, own_server

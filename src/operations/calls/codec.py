@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Union
 
 import msgspec
 
@@ -28,8 +28,11 @@ from operations.errors import CallError, ErrorCode
 from operations.schema import jsonable
 from operations.wire import (
     JSON_MARKERS,
+    LARGE_MESSAGE,
     PACKABLE,
     PLAIN,
+    check_json_values,
+    check_msgpack_values,
     decode_json,
     decode_msgpack,
     encode_json,
@@ -61,6 +64,15 @@ class _PlainResponsePayload(ResponsePayload, kw_only=True):
     output: LocalOutput  # type: ignore[assignment]
 
 
+class _LargeRequestPayload(RequestPayload):
+    identity: msgspec.Raw = NULL  # type: ignore[assignment]
+    metadata: msgspec.Raw = NULL  # type: ignore[assignment]
+
+
+class _LargeCallRequested(CallRequested, tag="call.requested"):
+    payload: _LargeRequestPayload
+
+
 class _PlainCallRequested(CallRequested, tag="call.requested"):
     payload: _PlainRequestPayload
 
@@ -70,8 +82,9 @@ class _PlainCallResponded(CallResponded, tag="call.responded"):
 
 
 _PlainEvent = _PlainCallRequested | _PlainCallResponded
-PLAIN_RESPONSE, PLAIN_REQUEST = _PlainCallResponded, _PlainCallRequested
-"""The types of most responses and requests, which are decoded together with the value inside."""
+PLAIN_RESPONSE, PLAIN_REQUEST, LARGE_REQUEST = _PlainCallResponded, _PlainCallRequested, _LargeCallRequested
+"""The types of most responses and requests, which are decoded together with the value inside, and of large requests."""
+_LARGE_EVENTS = (_LargeCallRequested, *(kind for kind in Event.__args__ if kind is not CallRequested))
 _MARKER, _ESCAPE = JSON_MARKERS
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError)
 """The exceptions that decoding a message may raise."""
@@ -94,6 +107,7 @@ class Codec:
         mark: Callable[[Any], Any],
         scalars: frozenset[object],
         has_marks: Callable[[bytes], bool] | None,
+        check_values: Callable[[bytes, int], None],
         **options: Any,
     ) -> None:
         self.name: CodecName = name
@@ -102,6 +116,9 @@ class Codec:
         self.decode_outline: Callable[[bytes], EventOutline] = codec.Decoder(EventOutline, **options).decode
         self._decode_identity: Callable[[bytes], Identity | None] = codec.Decoder(Identity | None, **options).decode
         self.decode_any: Callable[[bytes], Event] = codec.Decoder(Event, **options).decode
+        large_event: Any = Union[_LARGE_EVENTS]  # noqa: UP007  # the types are in a variable
+        self._decode_large: Callable[[bytes], Event] = codec.Decoder(large_event, **options).decode
+        self._decode_metadata: Callable[[bytes], Any] = codec.Decoder(dict[str, Any] | None, **options).decode
         self._decode_plain: Callable[[bytes], Event] = codec.Decoder(_PlainEvent, **options).decode
         self.decode_plain: Callable[[bytes], Event] = self._decode_plain if has_marks is None else self._decode_unmarked
         self._encode_value = encode_value
@@ -109,14 +126,29 @@ class Codec:
         self._mark = mark
         self._scalars = scalars
         self._has_marks = has_marks
+        self._check_values = check_values
 
     def decode(self, message: bytes) -> Event:
         """Decode a message; the event's input or output may be decoded already, or be `msgspec.Raw`."""
+        if len(message) > LARGE_MESSAGE:
+            return self.decode_large(message)
         try:
             return self.decode_plain(message)
         except UNREADABLE:
             # An event of another type or with an envelope of another source, or not an event.
             return self.decode_any(message)
+
+    def decode_large(self, message: bytes) -> Event:
+        """Decode a large message without its input or output; the rest of a request may have `LARGE_MESSAGE` bytes."""
+        event = self._decode_large(message)
+        if type(event) is _LargeCallRequested:
+            payload = event.payload
+            if memoryview(payload.metadata).nbytes + memoryview(payload.identity).nbytes > LARGE_MESSAGE:
+                raise ValueError(f"its metadata and identity have more than {LARGE_MESSAGE:,} bytes")
+            is_absent = payload.metadata is NULL
+            payload.metadata = None if is_absent else self._decode_metadata(bytes(payload.metadata))  # type: ignore[assignment]
+            payload.identity = self.read_identity(payload.identity)  # type: ignore[assignment]
+        return event
 
     def _decode_unmarked(self, message: bytes) -> Event:
         """Decode a request or response without marked values; raise ValueError if it may have marked values."""
@@ -134,6 +166,11 @@ class Codec:
         if type(value) is not msgspec.Raw:
             return value
         return None if value is NULL else self._decode_value(bytes(value))
+
+    def read_limited(self, value: msgspec.Raw, max_values: int) -> Any:
+        """Decode a value of at most `max_values` values; raise `VALIDATION_ERROR` before decoding one with more."""
+        self._check_values(bytes(value), max_values)
+        return self.read(value)
 
     def write_identity(self, identity: Identity | None) -> msgspec.Raw:
         """Encode an identity for the header of an event."""
@@ -204,7 +241,7 @@ class Codec:
         return ResponseEnvelope.from_dict(value)
 
 
-JSON = Codec("json", msgspec.json, encode_json, decode_json, mark_json, PLAIN, has_json_marks)
+JSON = Codec("json", msgspec.json, encode_json, decode_json, mark_json, PLAIN, has_json_marks, check_json_values)
 MSGPACK = Codec(
     "msgpack",
     msgspec.msgpack,
@@ -213,6 +250,7 @@ MSGPACK = Codec(
     portable,
     PACKABLE,
     None,
+    check_msgpack_values,
     ext_hook=read_extension,
 )
 CODECS: dict[str, Codec] = {"json": JSON, "msgpack": MSGPACK}

@@ -13,6 +13,7 @@ from operations.calls.addresses import ASKS, WORKERS, namespace_of, operation_ad
 from operations.calls.codec import (
     CODEC_OF,
     JSON,
+    LARGE_REQUEST,
     PLAIN_REQUEST,
     PLAIN_RESPONSE,
     UNREADABLE,
@@ -46,14 +47,14 @@ from operations.progress import ProgressReporter
 from operations.pubsub import Arrival, Receive, ReportsConnection, Stop, Transport
 from operations.recent import Recent
 from operations.telemetry.counters import Counters
+from operations.wire import LARGE_MESSAGE
 
 _log = logging.getLogger("operations")
 _MAX_ENDED = 2_000
 _LONGEST_MESSAGE = 10_000
-LARGE_MESSAGE = 64 << 10
 RECONNECTED_WITHIN = 3.0
 """Seconds after a reconnect by which the other peers are expected to be connected again."""
-_REQUESTS: frozenset[type[Event]] = frozenset({CallRequested, PLAIN_REQUEST})
+_REQUESTS: frozenset[type[Event]] = frozenset({CallRequested, PLAIN_REQUEST, LARGE_REQUEST})
 _RESPONSES: frozenset[type[Event]] = frozenset({CallResponded, PLAIN_RESPONSE})
 _EXPECTED: dict[str, frozenset[type[Event]]] = {
     "inbox": _RESPONSES | {CallCompleted, CallFailed, CallAccepted, CallProgress, CallAborted, WorkerAnnounced},
@@ -198,7 +199,7 @@ class Endpoint:
             codec = CODEC_OF.get(message[:1]) or codec_of(message)
             try:
                 # The input of a large request is decoded after its caller's rights are checked.
-                event = codec.decode_plain(message) if len(message) <= LARGE_MESSAGE else codec.decode_any(message)
+                event = codec.decode_plain(message) if len(message) <= LARGE_MESSAGE else codec.decode_large(message)
             except UNREADABLE:  # usually an event of another type, sometimes not an event
                 other = self._decode_other(codec, message, arrival)
                 if other is None:
@@ -221,7 +222,7 @@ class Endpoint:
 
     def _decode_other(self, codec: Codec, message: bytes, arrival: Arrival) -> Event | None:
         try:
-            return codec.decode_any(message)
+            return codec.decode_any(message) if len(message) <= LARGE_MESSAGE else codec.decode_large(message)
         except UNREADABLE as error:
             self.note_unreadable(codec, message, error, arrival)
             return None

@@ -10,7 +10,7 @@ import msgspec
 
 from operations.calls.codec import UNREADABLE, Codec
 from operations.calls.control_messages import control_id
-from operations.calls.endpoint import LARGE_MESSAGE, SignsNestedCalls, endpoint_of
+from operations.calls.endpoint import SignsNestedCalls, endpoint_of
 from operations.calls.events import (
     NULL,
     VERSION,
@@ -37,6 +37,7 @@ from operations.pubsub import Arrival, Transport
 from operations.recent import Recent
 from operations.registry import OperationRegistry
 from operations.spec import OperationType
+from operations.wire import LARGE_MESSAGE, MAX_VALUES
 
 Identify = Callable[[CallRequested], Identity | None]
 """Authenticator for requests that the transport does not authenticate, such as signed ones."""
@@ -60,6 +61,7 @@ class RequestHandler:
         identify: Identify | None,
         exposure: Exposed | None,
         show_error: ShowError | None = None,
+        max_values: int | None = MAX_VALUES,
     ) -> None:
         self.registry = registry
         self.transport = transport
@@ -78,6 +80,8 @@ class RequestHandler:
         self._exposure = exposure
         self._verifies = identify is not None or transport.capabilities.identity == "hub"
         """Whether identities are authenticated; otherwise callers queue by the names of their peers."""
+        self._max_values = None if transport.capabilities.identity == "caller" else max_values
+        """Largest number of values in the input of a caller without rights; None for no limit."""
         self._signs = transport.optional(SignsNestedCalls) if identify is not None else None
         self._attempts: Recent[str, int] = Recent(_REMEMBERED)
         """The last requests and their attempts, so that no request runs twice."""
@@ -117,7 +121,7 @@ class RequestHandler:
             if type(request.input) is msgspec.Raw:
                 # A MessagePack of a few megabytes may have millions of lists: refuse it before it is decoded.
                 self._dispatcher.authorize(request)
-                request.input = reply.codec.read(request.input)
+                request.input = self._read_large(request.input, request.grant.identity, reply.codec)
             if reply.event.payload.progress:
                 reply.progress = ProgressSender(request.id, reply.send_progress)
                 request.progress = reply.progress
@@ -134,6 +138,12 @@ class RequestHandler:
             reply.refuse(error)
             return False
         return True
+
+    def _read_large(self, input: msgspec.Raw, identity: Identity | None, codec: Codec) -> Any:
+        """Decode a large input; the number of its values is limited if the caller has no rights."""
+        if self._max_values is None or (identity is not None and identity.has_rights):
+            return codec.read(input)
+        return codec.read_limited(input, self._max_values)
 
     def _dispatch_recorded(self, record: Coroutine[Any, Any, bool], reply: Reply, request: Request) -> None:
         """Dispatch a request after it was added to the shared record of signed requests."""

@@ -26,6 +26,7 @@ from operations.spec import Operation
 from operations.telemetry.counters import Counters
 from operations.telemetry.metrics import Measure, measures_of
 from operations.telemetry.observer import ConnectionChanged, notify
+from operations.wire import MAX_VALUES
 
 _FLUSHED_WITHIN = 5.0
 
@@ -34,8 +35,9 @@ class CallHandler:
     """The worker's side of the call protocol: it announces, serves and drains the operations of a registry.
 
     At most `concurrency` calls run at a time and `queue` more wait; requests beyond that fail with `executed: "no"`.
-    The transport or `identify` authenticates the caller; an identity in a payload is ignored. Operations that are
-    registered or removed later are announced automatically.
+    The transport or `identify` authenticates the caller; an identity in a payload is ignored. A large input of a caller
+    without scopes and resources may have `max_values` values; None is no limit. Operations that are registered or
+    removed later are announced automatically.
     """
 
     def __init__(
@@ -49,8 +51,11 @@ class CallHandler:
         identify: Identify | None = None,
         exposure: Exposed | None = None,
         show_error: ShowError | None = None,
+        max_values: int | None = MAX_VALUES,
     ) -> None:
         check_counts(concurrency=concurrency)
+        if max_values is not None:
+            check_counts(max_values=max_values)
         check_counts(queue=queue, least=0)
         self.registry = registry
         self.transport = transport
@@ -75,6 +80,7 @@ class CallHandler:
             identify=identify,
             exposure=exposure,
             show_error=show_error,
+            max_values=max_values,
         )
         self._stored = StoredRequests(self.endpoint, partial(start_stored, self._requests))
         self.endpoint.in_flight.append(self._count)

@@ -327,6 +327,9 @@ class ServeLimitSettings(Settings, frozen=True, kw_only=True):
 
     body_bytes: Annotated[AtLeastOne, Meta(description="Maximum size of a request body.")] = 4 * 1024 * 1024
     body_seconds: Annotated[Seconds, Meta(description="Time limit in seconds for receiving a request body.")] = 30.0
+    values: Annotated[
+        AtLeastOne, Meta(description="Values in a large request body of a caller without scopes and resources.")
+    ] = 100_000
     response_bytes: Annotated[AtLeastOne, Meta(description="Maximum size of a response body.")] = 64 * 1024 * 1024
     deadline_seconds: Annotated[Seconds, Meta(description="Time limit in seconds for a call.")] = 60.0
     calls: Annotated[AtLeastOne, Meta(description="Concurrent calls of one identity.")] = 256

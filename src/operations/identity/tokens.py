@@ -32,7 +32,7 @@ class Principal(msgspec.Struct, frozen=True):
     @property
     def has_rights(self) -> bool:
         """Whether the principal has any scope, resource or namespace."""
-        return bool(self.identity.scopes or self.identity.resources or self.namespaces)
+        return self.identity.has_rights or bool(self.namespaces)
 
     def identity_for(self, caller: Identity | None) -> Identity | None:
         """Return the identity of nested calls of this peer for a request of `caller`; None for an anonymous caller."""

@@ -61,6 +61,11 @@ class Caller:
         self._exposure = exposure
 
     @property
+    def has_rights(self) -> bool:
+        """Whether the caller has any scope or resource."""
+        return self.identity is not None and self.identity.has_rights
+
+    @property
     def rights(self) -> Rights:
         """The rights that decide which operations the caller sees. Caches of lists use them as keys."""
         return self._exposure.rights(self.identity) if self._exposure is not None else NO_RIGHTS

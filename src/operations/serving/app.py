@@ -311,6 +311,7 @@ def _make_mcp(served: ServedApp) -> Any:
         code=served.settings.code,
         jobs=served.settings.jobs,
         max_body=limits.body_bytes,
+        max_values=limits.values,
         body_seconds=limits.body_seconds,
         calls_per_identity=limits.calls,
         deadline_seconds=limits.deadline_seconds,

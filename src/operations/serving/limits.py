@@ -6,6 +6,7 @@ import msgspec
 
 from operations.dispatch import CONCURRENCY
 from operations.pubsub.limits import check_counts, check_seconds
+from operations.wire import MAX_VALUES
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -13,6 +14,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     body_bytes: int = 4 << 20
     body_seconds: float = 30.0
+    values: int = MAX_VALUES
+    """Values in a large body of a caller without scopes and resources."""
     response_bytes: int = 64 << 20
     deadline_seconds: float = 60.0
     """The longest duration of a call; `Operations-Timeout` lowers it."""
@@ -44,6 +47,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         check_counts(
             body_bytes=self.body_bytes,
+            values=self.values,
             response_bytes=self.response_bytes,
             connections=self.connections,
             concurrency=self.concurrency,

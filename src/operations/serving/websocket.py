@@ -47,6 +47,7 @@ class WebSocketEndpoint(RouteObserver):
                 queue=limits.queue,
                 exposure=exposure,
                 show_error=public_error,
+                max_values=limits.values,
             )
 
     @property

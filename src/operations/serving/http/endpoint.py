@@ -44,6 +44,7 @@ from operations.serving.http.routes import Route, Routes
 from operations.serving.limits import Limits
 from operations.serving.refusals import RefusedError
 from operations.telemetry.observer import CallSized, notify
+from operations.wire import LARGE_MESSAGE
 
 _log = logging.getLogger("operations.serving")
 _SUGGESTIONS_PER_SECOND = 20
@@ -162,7 +163,8 @@ class HTTPEndpoint:
         streams = _wants_stream(route, accepts)
         if method == "POST":
             raw = await self._bodies.read(receive, headers)
-            input = read_body(route.inputs_of, route.id, raw, headers.get(b"content-type"))
+            most = None if len(raw) <= LARGE_MESSAGE or caller.has_rights else self._limits.values
+            input = read_body(route.inputs_of, route.id, raw, headers.get(b"content-type"), most)
         else:
             raw = scope["query_string"]
             input = route.inputs.read_query(raw)

@@ -15,9 +15,9 @@ from operations.input_validation import validate_input
 from operations.schema.dialects.literals import escaped
 from operations.serving.http.parameters import QueryParameter, bytes_properties, query_parameters
 from operations.serving.http.responses import OWN_TYPE
-from operations.serving.refusals import RefusedError
+from operations.serving.refusals import RefusedError, too_many_values
 from operations.spec import Operation
-from operations.wire import decode_json
+from operations.wire import check_json_values, decode_json
 
 ParameterStyle = Literal["scalar", "array", "json"]
 """The form of a property in a query string: `a=1`, `a=1&a=2`, or JSON text."""
@@ -61,7 +61,7 @@ class InputReader:
             fields.setdefault(name, []).append(value)
         return self._assemble(fields, {})
 
-    def read_form(self, body: bytes, content_type: str) -> dict[str, Any]:
+    def read_form(self, body: bytes, content_type: str, max_values: int | None = None) -> dict[str, Any]:
         """Return the input that the parts of `multipart/form-data` describe."""
         from operations.serving.http.multipart import read_parts
 
@@ -79,6 +79,9 @@ class InputReader:
                     text = content.decode(errors="replace")
                     problems[name] = "expected UTF-8 text"
             fields.setdefault(name, []).append(text)
+        if max_values is not None:
+            texts = (text for name, found in fields.items() if self._is_json(name) for text in found)
+            _check_values(",".join(texts).encode(), max_values)
         return self._assemble(fields, problems)
 
     def read_bytes(self, body: bytes) -> dict[str, Any] | None:
@@ -93,6 +96,10 @@ class InputReader:
         """Raise `VALIDATION_ERROR` if null is not a valid input of the operation."""
         if not self._operation.spec.input_schema.check(None):
             raise _invalid_input(self._operation.id, [{"path": "", "message": "null is not a valid input"}])
+
+    def _is_json(self, name: str) -> bool:
+        parameter = (self.parameters or {}).get(name)
+        return parameter is not None and parameter.style == "json"
 
     def _assemble(self, fields: Mapping[str, list[str]], problems: dict[str, str]) -> dict[str, Any]:
         """Return the values of the fields. `problems` has a message for each name whose text could not be read."""
@@ -133,21 +140,27 @@ class InputReader:
         return _invalid_input(self._operation.id, errors)
 
 
-def read_body(inputs: Callable[[], InputReader], operation_id: str, body: bytes, content_type: bytes | None) -> Any:
-    """Return the input in a body, by its content type."""
+def read_body(
+    inputs: Callable[[], InputReader],
+    operation_id: str,
+    body: bytes,
+    content_type: bytes | None,
+    max_values: int | None = None,
+) -> Any:
+    """Return the input in a body, by its content type; JSON text in it may have `max_values` values."""
     if content_type == _JSON:
-        return read_json(body) if body else {}
+        return read_json(body, max_values) if body else {}
     if content_type is None:
         if body:
             raise _unsupported(inputs(), operation_id, "no Content-Type")
         return {}
     essence = content_type.partition(b";")[0].strip().lower()
     if essence == _JSON:
-        return read_json(body) if body else {}
+        return read_json(body, max_values) if body else {}
     if essence == _OWN:
-        return read_own_json(body) if body else {}
+        return read_own_json(body, max_values) if body else {}
     if essence == b"multipart/form-data" and inputs().parameters is not None:
-        return inputs().read_form(body, content_type.decode("latin-1"))
+        return inputs().read_form(body, content_type.decode("latin-1"), max_values)
     if essence == b"application/octet-stream":
         input = inputs().read_bytes(body)
         if input is not None:
@@ -167,8 +180,10 @@ def _unsupported(inputs: InputReader, operation_id: str, given: str) -> RefusedE
     return RefusedError(415, ErrorCode.VALIDATION_ERROR, message, "CONTENT_TYPE", headers)
 
 
-def read_json(body: bytes) -> Any:
+def read_json(body: bytes, max_values: int | None = None) -> Any:
     """Return the value of a JSON body."""
+    if max_values is not None:
+        _check_values(body, max_values)
     try:
         return _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -177,12 +192,21 @@ def read_json(body: bytes) -> Any:
         raise _malformed("malformed JSON: nested too deeply") from None
 
 
-def read_own_json(body: bytes) -> Any:
+def read_own_json(body: bytes, max_values: int | None = None) -> Any:
     """Return the value of a JSON body in which bytes are marked as such; another registry sends this format."""
+    if max_values is not None:
+        _check_values(body, max_values)
     try:
         return decode_json(body)
     except CallError as error:
         raise _malformed(error.message) from None
+
+
+def _check_values(body: bytes, max_values: int) -> None:
+    try:
+        check_json_values(body, max_values)
+    except CallError as error:
+        raise too_many_values(error, max_values) from None
 
 
 def find_parameters(document: Mapping[str, Any] | bool) -> dict[str, TextParameter] | None:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import msgspec
 
 from operations.dispatch import Dispatcher
+from operations.errors import CallError
 from operations.exports.code_limits import CodeLimits
 from operations.jobs import Jobs
 from operations.serving.admission import Caller
@@ -25,11 +26,13 @@ from operations.serving.mcp.server import VERSION, MCPServer
 from operations.serving.mcp.tasks import METHODS as TASK_METHODS
 from operations.serving.mcp.tools import Tool
 from operations.serving.refusals import RefusedError
+from operations.wire import LARGE_MESSAGE, MAX_VALUES, check_json_values
 
 _log = logging.getLogger("operations.mcp")
 
 MAX_BODY = 4 * 1024 * 1024
 BODY_SECONDS = 30.0
+_INVALID_REQUEST = -32600
 _VERSION = VERSION.encode()
 _encode = msgspec.json.Encoder().encode
 _NO_SDK = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32601,"message":"Not supported by this server"}}'
@@ -63,6 +66,7 @@ class MCPEndpoint:
         jobs: Jobs | None = None,
         audit: AuditWriter | None = None,
         max_body: int = MAX_BODY,
+        max_values: int = MAX_VALUES,
         body_seconds: float = BODY_SECONDS,
         calls_per_identity: int = CALLS_PER_IDENTITY,
         deadline_seconds: float = DEADLINE_SECONDS,
@@ -82,6 +86,7 @@ class MCPEndpoint:
             deadline_seconds=deadline_seconds,
         )
         self._max_body = max_body
+        self._max_values = max_values
         self._bodies = BodyReader(exposure.registry, max_bytes=max_body, seconds=body_seconds)
         self._streams: set[asyncio.Timeout] = set()
         """The requests that stay open without a call: streams of notifications."""
@@ -108,10 +113,16 @@ class MCPEndpoint:
         if scope["method"] == "POST":
             try:
                 body = await self._bodies.read(receive, headers)
+                if len(body) > LARGE_MESSAGE and not caller.has_rights:
+                    check_json_values(body, self._max_values)
             except ClientDisconnectedError:
                 return
             except RefusedError as refused:
                 await _respond(send, refused.status, b"")
+                return
+            except CallError as refused:
+                error = {"code": _INVALID_REQUEST, "message": refused.message}
+                await _respond(send, 413, _encode({"jsonrpc": "2.0", "id": None, "error": error}))
                 return
         if body is not None and _is_fast(scope, headers):
             routing = headers
