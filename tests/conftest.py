@@ -2,12 +2,20 @@
 
 A shell without job control starts background jobs with SIGINT and SIGQUIT ignored, and nohup ignores SIGHUP. Programs
 inherit an ignored signal but no handler, so a handler here gives every program that a test starts the default.
+
+A connection that a test leaves open fails a later test, in which it is collected. The report of that test names the
+tests that connected to the same address.
 """
 
 from __future__ import annotations
 
+import re
 import signal
+import sys
+from collections.abc import Generator
+from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # A slow example means only that the machine is busy.
@@ -22,3 +30,37 @@ def pytest_configure() -> None:
     for number in (signal.SIGHUP, signal.SIGQUIT):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
+
+
+_running = ""
+_connected: dict[tuple[Any, ...], list[str]] = {}
+"""The last tests that connected to an address."""
+
+
+def _note_connection(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "socket.connect" and isinstance(arguments[1], tuple):
+        tests = _connected.setdefault(arguments[1][:2], [])
+        if _running not in tests:
+            tests[:] = [*tests[-4:], _running]
+
+
+sys.addaudithook(_note_connection)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Note the test that runs."""
+    global _running
+    _running = item.nodeid
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Name the tests that opened a connection which was never closed."""
+    report = yield
+    if report.failed:
+        for host, port in set(re.findall(r"unclosed <socket\.socket.*raddr=\('([^']+)', (\d+)", report.longreprtext)):
+            tests = "\n".join(_connected.get((host, int(port)), ()))
+            report.sections.append((f"Tests that connected to {host}:{port}", tests))
+    return report

@@ -25,8 +25,11 @@ def _forwarding(heads: list[bytes]) -> Behaviour:
             return
         host, _, port = head.split()[1].partition(b":")
         reader, writer = await asyncio.open_connection(host.decode(), int(port))
-        await exchange.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-        await asyncio.gather(_pump(exchange.reader, writer), _pump(reader, exchange.writer))
+        try:
+            await exchange.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            await asyncio.gather(_pump(exchange.reader, writer), _pump(reader, exchange.writer))
+        finally:
+            writer.close()
 
     return behaviour
 

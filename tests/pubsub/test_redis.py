@@ -149,15 +149,22 @@ async def tls_proxy(target: int, certificate: Path, key: Path) -> AsyncIterator[
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", target)
-        pair = {asyncio.create_task(pump(reader, inner_writer)), asyncio.create_task(pump(inner_reader, writer))}
-        tasks.update(pair)
-        await asyncio.wait(pair)
+        try:
+            await asyncio.gather(pump(reader, inner_writer), pump(inner_reader, writer))
+        finally:
+            writer.close()
+            inner_writer.close()
 
-    proxy = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    def start(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tasks.add(asyncio.create_task(serve(reader, writer)))
+
+    proxy = await asyncio.start_server(start, "127.0.0.1", 0, ssl=context)
     yield proxy.sockets[0].getsockname()[1]
     proxy.close()
     if tasks:
         await asyncio.wait(tasks, timeout=5)
+    for task in tasks:
+        task.cancel()
 
 
 async def test_tls_is_used_and_checked(prefix: str, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import re
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from functools import lru_cache
@@ -282,9 +282,16 @@ class _Upload:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> bytes:
+    def __anext__(self) -> Awaitable[bytes]:
+        self._check()  # here too: a coroutine that is created when the event loop closes is never awaited
+        return self._next()
+
+    def _check(self) -> None:
         if self._stopped:
             raise ConnectionAbortedError("the request was cancelled")
+
+    async def _next(self) -> bytes:
+        self._check()
         self._pulling = asyncio.current_task()  # pyreqwest reads each piece in a separate task
         try:
             return await anext(self._pieces)
