@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import signal
 import sys
+import tracemalloc  # noqa: F401  # pytest imports it in a hook that can interrupt its own import
 from collections.abc import Generator
 from typing import Any
 
@@ -59,8 +60,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Name the tests that opened a connection which was never closed."""
     report = yield
-    if report.failed:
-        for host, port in set(re.findall(r"unclosed <socket\.socket.*raddr=\('([^']+)', (\d+)", report.longreprtext)):
-            tests = "\n".join(_connected.get((host, int(port)), ()))
-            report.sections.append((f"Tests that connected to {host}:{port}", tests))
+    if report.failed and "unclosed" in report.longreprtext:
+        for host, port in set(re.findall(r"addr=\('([^']+)', (\d+)", report.longreprtext)):
+            if tests := _connected.get((host, int(port))):
+                report.sections.append((f"Tests that connected to {host}:{port}", "\n".join(tests)))
     return report
