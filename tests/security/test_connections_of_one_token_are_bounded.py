@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
+import jwt
 import pytest
 
-from operations import CallError, ErrorCode, Identity
+from operations import CallError, ErrorCode, Identity, OperationRegistry
 from operations.calls.hub import Hub, session
 from operations.calls.hub.spoke import Spoke
-from operations.identity import Principal, StaticTokens
+from operations.identity import JWTTokens, Principal, StaticTokens
 from operations.pubsub.websocket_client import connect
+from operations.serving import app
+from operations.testing import stub_operation
 from tests.asgi_server import serving_here
 from tests.security.raw_websocket import RawPeer
+from tests.serving.http_server import running
 from tests.waiting import until
 
 TOKENS = StaticTokens(
@@ -59,6 +64,33 @@ async def test_so_it_is_on_an_asgi_server() -> None:
         for peer in (*peers, refused):
             await peer.close()
         await until(lambda: hub._accounts == {})
+
+
+@pytest.mark.parametrize("header", [b"Authorization: Bearer %b", b"X-API-Key: %b"], ids=["bearer", "key"])
+async def test_so_it_is_at_a_served_registry_whichever_header_has_the_token(header: bytes) -> None:
+    """A handshake may name another token in its sub-protocols, which nobody verifies and which counts for nothing."""
+    served = app(OperationRegistry([stub_operation("shop.left")]), mcp=False, authenticator=TOKENS)
+    async with running(served) as (_, port):
+
+        async def open_socket(token: bytes, number: int) -> RawPeer:
+            protocols = b"Sec-WebSocket-Protocol: operations, bearer.%d" % number
+            return await RawPeer.connect(port, header % token, protocols, path=b"/ws")
+
+        peers = [await open_socket(b"mallory", number) for number in range(65)]
+        assert [peer.status for peer in peers] == [101] * 64 + [429]
+        peers.append(await open_socket(b"ada", 0))
+        assert peers[-1].status == 101
+        for peer in peers:
+            await peer.close()
+
+
+async def test_a_token_has_one_spelling() -> None:
+    signer = JWTTokens("k" * 32, algorithms=["HS256"])
+    token = jwt.encode({"sub": "mallory", "exp": time.time() + 60}, "k" * 32, "HS256")
+    assert signer.authenticate(token).identity.id == "mallory"
+    for other in (f"{token}=", f"{token}==", f"{token}!", f"{token[:-5]}!{token[-5:]}"):
+        with pytest.raises(CallError, match="authentication failed"):
+            signer.authenticate(other)
 
 
 async def test_a_handshake_that_fails_is_not_counted() -> None:

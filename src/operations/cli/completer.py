@@ -150,7 +150,7 @@ def _fields(word: str, positional: list[str], catalogue: Catalogue | None) -> It
     path = before.split(".") if dot else []
     for each in fields.names(path):
         full = f"{before}{dot}{each}"
-        if full not in taken:
+        if full not in taken and not full.startswith("-"):  # it would be an option
             yield from _begins(word, [f"{full}." if fields.names([*path, each]) else f"{full}="])
 
 

@@ -148,6 +148,8 @@ class JWTTokens:
             raise _denied("no token")
         if not _is_token(token):
             raise _denied("invalid token (characters other than printable ASCII)")
+        if token.endswith("="):  # connections are counted by token, which therefore has only one spelling
+            raise _denied("invalid token (padding)")
         try:
             claims = self._jwt.decode(
                 token, self._find_key(token), options={"require": ["sub", "exp"]}, **self._options

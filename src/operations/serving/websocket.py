@@ -14,7 +14,7 @@ from operations.dispatch import Dispatcher
 from operations.errors import CallError, ErrorCode
 from operations.identity.tokens import Principal
 from operations.pubsub.link import PROTOCOLS_HEADER, Callbacks, bearer_token, split_protocols
-from operations.serving.admission import Caller
+from operations.serving.admission import Caller, find_token, read_headers
 from operations.serving.asgi import Receive, Scope, Send
 from operations.serving.audit import AuditWriter
 from operations.serving.exposure import Exposure
@@ -63,11 +63,11 @@ class WebSocketEndpoint(RouteObserver):
     async def __call__(self, scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:
         """Serve one connection until it is closed."""
         principal = caller.principal
-        account = caller.key if principal is None else None
+        account = caller.key if principal is None else f"token {_verified_token(scope, caller)}"
 
-        def admit(token: str | None) -> Callbacks:
+        def admit(_: str | None) -> Callbacks:
             admitted = principal or Principal(caller.identity or Identity(f"anonymous:{caller.client_address}"))
-            connection = self._hub.admit_as(admitted, token if account is None else account)
+            connection = self._hub.admit_as(admitted, account)
             sessions.append(connection.session.name)
             self._callers[connection.session.name] = caller
             return connection
@@ -115,6 +115,12 @@ class _NoTokens:
 
     def authenticate(self, token: str | None) -> Principal:
         raise CallError(ErrorCode.ACCESS_DENIED, "the application authenticates connections")
+
+
+def _verified_token(scope: Scope, caller: Caller) -> str | None:
+    """Return the token that the application verified. A handshake may contain a second one, which nobody verified."""
+    token = find_token(caller.headers if caller.headers is not None else read_headers(scope))
+    return websocket_token(scope) if token is None else token
 
 
 def websocket_token(scope: Scope) -> str | None:
