@@ -34,13 +34,16 @@ VALUES = {
     "p": "pé 日本 ünï",
 }
 FIELD = "z$(touch pwned)`touch pwned`"
+OPTIONS = ["--url=http://127.0.0.1:9/pwned", "-c", "--trust"]
+"""Names of fields that would be options."""
 UNSAFE = ["u\nv=$(touch pwned)", "u\x1b]0;title\x07", "u\x9b31m", "u\u202eevil", "u\ttab", "u\u2028line"]
 MODULE = f"""
 from operations import Operation, OperationSpec, from_schema
 
 schema = from_schema({{
     "type": "object",
-    "properties": {{"v": {{"enum": {[*VALUES.values(), *UNSAFE]!r}}}, {FIELD!r}: {{"type": "string"}}}},
+    "properties": {{"v": {{"enum": {[*VALUES.values(), *UNSAFE]!r}}}, {FIELD!r}: {{"type": "string"}},
+        **dict.fromkeys({OPTIONS!r}, {{"type": "string"}})}},
 }})
 
 async def echo(input, context):
@@ -111,6 +114,14 @@ def test_unprintable_values_are_not_completed(shell: str, project: Project) -> N
     done = project.run("__complete", shell, "ops call evil.echo v=u")
     assert (done.code, done.out, done.err) == (0, "", "")
     assert len(project.run("__complete", shell, "ops call evil.echo v=").out.splitlines()) == len(VALUES)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_names_that_would_be_options_are_not_completed(shell: str, project: Project) -> None:
+    lines = project.run("__complete", shell, "ops call evil.echo ").out.splitlines()
+    assert len(lines) == 2
+    assert not [line for line in lines if line.startswith("-")]
+    assert "--trust=" not in project.run("__complete", shell, "ops call evil.echo --t").out.splitlines()
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

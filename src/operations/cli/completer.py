@@ -26,8 +26,11 @@ def run(args: ParsedArguments) -> int:
     words = _split(args.line)[1:]
     if not words:
         return 0
-    # Enumerations, fields and file names are external data: skip candidates that are not printable.
-    found = [each for each in dict.fromkeys(_candidates(words)) if each.isprintable()][:_MAX_OFFERED]
+    # Enumerations, fields and file names are external data: skip candidates that are not printable, or that would be
+    # options although no option was begun.
+    begun = words[-1].startswith("-")
+    offered = (each for each in dict.fromkeys(_candidates(words)) if each.isprintable())
+    found = [each for each in offered if begun or not each.startswith("-")][:_MAX_OFFERED]
     if args.shell == "bash":
         found = [_quoted(_after_break(words[-1], each)) for each in found]
     write_text("".join(f"{each}\n" for each in found))
@@ -150,7 +153,7 @@ def _fields(word: str, positional: list[str], catalogue: Catalogue | None) -> It
     path = before.split(".") if dot else []
     for each in fields.names(path):
         full = f"{before}{dot}{each}"
-        if full not in taken and not full.startswith("-"):  # it would be an option
+        if full not in taken:
             yield from _begins(word, [f"{full}." if fields.names([*path, each]) else f"{full}="])
 
 
