@@ -48,6 +48,12 @@ def test_a_terminal_gets_a_tree_of_its_width(project: Project) -> None:
         assert "\x1b[1m" not in terminal.raw
 
 
+def test_a_terminal_without_a_width_gets_descriptions(project: Project) -> None:
+    with project.terminal("ls", columns=0) as terminal:
+        assert terminal.end() == 0
+        assert "What some of an item would cost." in terminal.shown
+
+
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [

@@ -26,6 +26,13 @@ def test_stubs_go_where_they_are_asked_to(project: Project) -> None:
     assert "was not written by ops stubs" in done.err
 
 
+def test_stubs_names_modules_that_it_cannot_import(project: Project) -> None:
+    project.write("other/broken.py", f"from nowhere import name\n{NEW}")
+    done = project.run("stubs")
+    assert done.code == 0
+    assert "broken.py was skipped: cannot find module 'nowhere'" in done.err
+
+
 def test_stubs_watch(project: Project) -> None:
     with project.terminal("stubs", "--watch") as terminal:
         terminal.until("shop.pyi")

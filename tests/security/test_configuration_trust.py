@@ -88,14 +88,14 @@ def ran(project: Project) -> list[str]:
     return [name for name in ("code/imported", "started") if (project.directory / name).exists()]
 
 
-def refused(done: Done, *texts: str) -> None:
+def refused(done: Done, *texts: str, command: str = "ops trust") -> None:
     """Check that a command failed for lack of trust, with one line that lists the actions."""
     assert done.code == 4, done
     assert done.out == ""
     error, hint = done.err.splitlines()
     assert error.startswith("error: ")
     assert all(text in error for text in texts), error
-    assert hint == "hint: run `ops trust` to trust it, or pass --trust or OPERATIONS_TRUST=1 for one command"
+    assert hint == f"hint: run `{command}` to trust it, or pass --trust or OPERATIONS_TRUST=1 for one command"
 
 
 def as_another_user(project: Project, *words: str, **env: str) -> Done:
@@ -116,6 +116,14 @@ def give_away(path: Path) -> None:
 def test_every_command_is_tried() -> None:
     leaves = {part.name for name in SUMMARIES for part in (find_command(name).parts or [find_command(name)])}
     assert leaves == {*USES, *OPENS_NOTHING}
+
+
+def test_the_hint_names_a_file_that_is_not_the_nearest_configuration(project: Project) -> None:
+    path = project.write("my own.toml", PYTHON)
+    refused(project.run("ls", "-c", "my own.toml"), str(path), command=f"ops trust -c '{path}'")
+    assert f"run 'ops trust -c '{path}'' to allow" in " ".join(project.run("doctor", "-c", "my own.toml").out.split())
+    assert project.run("trust", "-c", str(path)).code == 0
+    assert project.run("ls", "-c", "my own.toml").code == 0
 
 
 @pytest.mark.parametrize("name", USES)

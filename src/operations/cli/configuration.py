@@ -19,7 +19,6 @@ from operations.config.loading import load_draft
 from operations.config.redaction import redact
 from operations.config.trust import (
     FILE_NAME,
-    HINT,
     FoundConfig,
     is_trusted,
     read_trust,
@@ -27,6 +26,7 @@ from operations.config.trust import (
     require_own_files,
     search_config,
     store_trust,
+    trust_hint,
     trusts_every_file,
 )
 from operations.errors import CallError, ErrorCode
@@ -141,7 +141,7 @@ def ensure_trust(args: ParsedArguments, config: Config) -> None:
         save_trust(config, by="a terminal")
         return
     message = f"{config.path} {_state(config)}; it would {describe_actions(config)}"
-    raise CommandError(message, HINT, exit_code=DENIED)
+    raise CommandError(message, trust_hint(config.path), exit_code=DENIED)
 
 
 def save_trust(config: Config, *, by: str) -> None:

@@ -69,9 +69,13 @@ class CommandSession:
         report = self.failed_source_of(operation_id)
         if report is not None:
             raise source_failure(report, f"cannot open source {report.name}")
+        self.report_skipped()
+        raise self._not_found(operation_id)
+
+    def report_skipped(self) -> None:
+        """Warn of the files and operations that the sources skipped."""
         for each in self.reports:
             warn_skipped([(skip.path, skip.reason) for skip in each.skipped])
-        raise self._not_found(operation_id)
 
     def report_failures(self, args: ParsedArguments, requested: str | None) -> None:
         """Warn of failed sources, except the source of the requested operation: `find` raises for that one."""

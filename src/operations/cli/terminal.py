@@ -90,14 +90,13 @@ def paint(style: str, text: str, stream: Any = None) -> str:
 
 
 def columns(stream: Any = None) -> int:
-    """Return the width of the terminal; 100 if there is none."""
+    """Return the width of the terminal; 100 if there is none, or if it reports no width."""
     stream = results() if stream is None else stream
     try:
-        return (
-            int(os.environ["COLUMNS"]) if os.environ.get("COLUMNS") else os.get_terminal_size(stream.fileno()).columns
-        )
+        width = int(os.environ.get("COLUMNS") or os.get_terminal_size(stream.fileno()).columns)
     except (OSError, ValueError, AttributeError):
-        return 100
+        width = 0
+    return width if width > 0 else 100
 
 
 def write_text(text: str) -> None:

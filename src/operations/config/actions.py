@@ -12,7 +12,7 @@ import msgspec
 
 from operations.config.redaction import variables_of, written_without_secrets
 from operations.config.settings import Config, EntryPointSettings, MCPSettings, PythonSettings, Source
-from operations.config.trust import HINT, is_trusted, require_own_files
+from operations.config.trust import is_trusted, require_own_files, trust_hint
 from operations.errors import CallError, ErrorCode
 
 _HARMLESS = frozenset(
@@ -81,7 +81,7 @@ def require_trust(config: Config, environ: Mapping[str, str] | None = None) -> N
     require_own_files(config.files)
     if not is_trusted(config.path, digest_actions(config), environ):
         message = f"{config.path} is not trusted; it would {describe_actions(config)}"
-        raise CallError(ErrorCode.ACCESS_DENIED, message, {"hint": HINT})
+        raise CallError(ErrorCode.ACCESS_DENIED, message, {"hint": trust_hint(config.path)})
 
 
 def _source_actions(source: Source) -> Iterator[str]:

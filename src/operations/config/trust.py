@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import stat
 import time
 from collections.abc import Iterable, Mapping
@@ -21,7 +22,6 @@ from operations.errors import CallError, ErrorCode
 FILE_NAME = "operations.toml"
 PROJECT_FILE = "pyproject.toml"
 VARIABLE = "OPERATIONS_TRUST"
-HINT = f"run `ops trust` to trust it, or pass --trust or {VARIABLE}=1 for one command"
 
 
 class FoundConfig(NamedTuple):
@@ -67,6 +67,16 @@ def search_config(start: Path | None = None) -> FoundConfig:
                 refused = refusal(path)
                 return FoundConfig(None, f"{path} {refused}") if refused else FoundConfig(path)
     return FoundConfig(None)
+
+
+def trust_command(path: Path) -> str:
+    """Return the command that trusts a file; it names the file if that is not the nearest configuration."""
+    return "ops trust" if search_config().path == path else f"ops trust -c {shlex.quote(str(path))}"
+
+
+def trust_hint(path: Path) -> str:
+    """Return the hint for a configuration that is not trusted."""
+    return f"run `{trust_command(path)}` to trust it, or pass --trust or {VARIABLE}=1 for one command"
 
 
 def refusal(path: Path) -> str | None:

@@ -24,7 +24,7 @@ from operations.cli.terminal import paint, printable, write_text
 from operations.config import Config, SourceReport, Workspace, load_catalogue, store_catalogue
 from operations.config.actions import actions_of, digest_actions
 from operations.config.settings import OpenAPISettings
-from operations.config.trust import VARIABLE, is_trusted, read_trust
+from operations.config.trust import VARIABLE, is_trusted, read_trust, trust_command
 from operations.context import OperationContext
 from operations.errors import CallError, ErrorCode
 from operations.spec import OperationSpec, OperationType
@@ -124,7 +124,8 @@ def _trust(args: ParsedArguments, config: Config) -> Finding:
         way = "--trust" if args.trust else f"{VARIABLE}=1"
         return Finding("ok", "trust", f"by {way}, for this command; allowed actions:\n{allowed}")
     state = "not trusted" if record is None else "changed since it was trusted"
-    return Finding("bad", "trust", f"{state}; actions:\n{allowed}", "run 'ops trust' to allow these actions")
+    fix = f"run '{trust_command(config.path)}' to allow these actions"
+    return Finding("bad", "trust", f"{state}; actions:\n{allowed}", fix)
 
 
 def _extras(config: Config | None) -> Iterator[Finding]:

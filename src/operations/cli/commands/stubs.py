@@ -29,6 +29,7 @@ def run(args: ParsedArguments) -> Any:
 async def _write_once(args: ParsedArguments) -> int:
     folder = _folder(args)
     async with open_session(args) as session:
+        session.report_skipped()
         has_failed = any(report.state == "failed" for report in session.reports)
         stubs = await asyncio.to_thread(make_stubs, session.registry.list())
     # A source that is being edited keeps its stubs until it can be read again.
