@@ -74,6 +74,8 @@ class PendingRequest(Protocol):
     """The worker that runs it, once known."""
     since: float
     """Time at which it was last sent or last received a message, by the loop's clock."""
+    patience: float
+    """Seconds after which it counts as lost if no worker accepted it, even if that is before three heartbeats."""
 
     @property
     def operation_id(self) -> str:

@@ -21,7 +21,8 @@ class LivenessMonitor:
     """Fails calls whose worker sends no heartbeats.
 
     A worker accepts a call within a fraction of a second. A call that no worker accepts for three heartbeats counts as
-    lost, unless live workers report a backlog: then it may still wait at the bus. The monitor listens to heartbeats
+    lost, a query already after half of its time, unless live workers report a backlog: then it may still wait at the
+    bus. The monitor listens to heartbeats
     only while calls are pending, so that idle peers do not receive the heartbeats of all workers.
     """
 
@@ -72,7 +73,9 @@ class LivenessMonitor:
                 del table[name]
         for pending in list(self._endpoint.pending.values()):
             last_seen = self._seen.get(pending.worker) if pending.worker is not None else self._last_backlog(pending)
-            if max(last_seen or 0.0, pending.since) < oldest:
+            is_accepted = pending.worker is not None or last_seen is not None
+            limit = oldest if is_accepted else max(oldest, now - pending.patience)
+            if max(last_seen or 0.0, pending.since) < limit:
                 pending.failed(unavailable(pending.operation_id, "the worker sends no heartbeats", "unknown"))
         if self._endpoint.pending:
             self.watch()

@@ -58,6 +58,7 @@ class PendingCall(msgspec.Struct, eq=False):
     """The timer that sends the request again."""
     worker: str | None = None
     since: float = 0.0
+    patience: float = math.inf
 
     async def outcome(self, seconds: float) -> tuple[CallResponded, Codec]:
         """Send the request and wait for its response, at most `seconds`."""
@@ -68,6 +69,8 @@ class PendingCall(msgspec.Struct, eq=False):
             endpoint.report_progress(request_id, self.progress)
         now = loop.time()
         self.since = self.since or now
+        if self._retry:
+            self.patience = seconds / 2  # leaves time for another worker
         bucket = endpoint.wheel.add_at(now + seconds, self, loop)
         is_answered = True
         try:

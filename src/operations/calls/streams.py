@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections import deque
 from collections.abc import Coroutine
 from types import TracebackType
@@ -70,6 +71,7 @@ class StreamReader:
         self._credits = 0
         """Number of credit messages that were sent."""
         self.since = 0.0
+        self.patience = math.inf
         self._time = asyncio.get_running_loop().time
         self._endpoint = endpoint
         self.operation_id = operation_id
