@@ -161,6 +161,7 @@ class Nodes:
         self.document = document
         self.lock = lock if lock is not None else RLock()
         self._made: dict[Any, Node] = {}
+        self._alone: dict[tuple[int, ...], Node] = {}
         self._unions: dict[int, Union] = {}
         self._checkers: dict[tuple[int, ...], Callable[[Any], bool]] = {}
         self._native = Parts(document)
@@ -169,9 +170,12 @@ class Nodes:
     def node(self, schemas: Iterable[Any]) -> Node:
         """Return the node of schemas that apply together."""
         listed = tuple(schemas)
-        node = self.merged(listed, frozenset())
-        if len(listed) == 1 and isinstance(listed[0], dict):
-            node.source = listed[0]
+        key = tuple(map(id, listed))
+        node = self._alone.get(key)
+        if node is None:
+            node = self._alone[key] = self.merged(listed, frozenset())
+            if len(listed) == 1 and isinstance(listed[0], dict):
+                node.source = listed[0]
         return node
 
     def merged(self, schemas: tuple[Any, ...], decided: frozenset[int], *, conditions_decided: bool = False) -> Node:

@@ -68,7 +68,7 @@ class Caster:
         """
         is_normal, slow, needs_change = self._is_normal_any_depth, self._normalise, False
 
-        def normalise(value: Any, policy: str = "cast") -> Normalised:
+        def normalise(value: Any, policy: str = "cast", checked: bool = False) -> Normalised:
             nonlocal needs_change
             try:
                 if needs_change:
@@ -76,7 +76,7 @@ class Caster:
                     needs_change = normalised_value is not value
                     if policy != "off" and is_normal(normalised_value):
                         return normalised_value, ()
-                elif is_normal(value):
+                elif not checked and is_normal(value):
                     return value, ()
             except (ValueError, KeyError, RecursionError):
                 pass
@@ -90,7 +90,7 @@ class Caster:
                     return value
             except ValueError:
                 pass
-            normalised, problems = normalise(value, policy)
+            normalised, problems = normalise(value, policy, True)
             if problems and policy == "strict":
                 raise refusal(problems)
             return normalised

@@ -123,7 +123,7 @@ class Repair:
                 changed = changed or made is not item
             else:
                 changed = True
-        if len(out) < (node.strictest("minProperties") or 0) <= len(value):
+        if len(out) < len(value) and len(out) < (node.strictest("minProperties") or 0) <= len(value):
             out = {name: out.get(name, item) for name, item in value.items()}
             changed = any(out[name] is not item for name, item in value.items())
         added = self.additions(node, out)
@@ -137,13 +137,10 @@ class Repair:
     def additions(self, node: Node, value: dict[str, Any]) -> dict[str, Any]:
         """Return the declared defaults that `value` lacks, up to the maximum number of properties."""
         added: dict[str, Any] = {}
-        max_properties = node.strictest("maxProperties")
         for name in defaultable(node):
-            if name not in value and (
-                name in node.required or max_properties is None or len(value) + len(added) < max_properties
-            ):
-                default = default_for(node, name)
-                if default is not MISSING:
+            if name not in value and (default := default_for(node, name)) is not MISSING:
+                max_properties = node.strictest("maxProperties")
+                if name in node.required or max_properties is None or len(value) + len(added) < max_properties:
                     self.budget.spend(weight(default))
                     added[name] = copied(default)
         return added

@@ -63,12 +63,12 @@ class Outline:
             keyword = _union_at(node, path[index : index + 2])
             if keyword is not None:
                 found.append(keyword)
-                inside = [*path[: index + 2], "not", "not", keyword]
+                inside = [*path[: index + 2], "if", keyword]
                 if len(path) <= index + 3:
                     pointer = "#" + "".join("/" + fragment(str(part)) for part in inside)
                     return found, Union(keyword, _at(self._original, found), pointer)
-                node = node["allOf"][path[index + 1]]["not"]["not"][keyword]
-                index += 5
+                node = node["allOf"][path[index + 1]]["if"][keyword]
+                index += 4
             else:
                 found.append(path[index])
                 node = _step(node, path[index])
@@ -102,7 +102,7 @@ def _outlined(schema: Any) -> Any:
     unions: list[Any] = []
     for keyword, value in schema.items():
         if keyword in ("anyOf", "oneOf") and len(value) > 1:
-            unions.append({_MARK: keyword, "not": {"not": {keyword: [_outlined(branch) for branch in value]}}})
+            unions.append({_MARK: keyword, "if": {keyword: [_outlined(branch) for branch in value]}, "else": False})
         elif keyword in SCHEMA:
             out[keyword] = _outlined(value)
         elif keyword in SCHEMA_LISTS:

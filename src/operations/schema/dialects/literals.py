@@ -91,7 +91,7 @@ def same(left: Any, right: Any) -> bool:
 
 def escaped(text: str) -> str:
     """Escape control characters, line separators and lone surrogates as in JSON."""
-    return re.sub(_UNPRINTABLE, _escape, text)
+    return text if text.isprintable() else re.sub(_UNPRINTABLE, _escape, text)
 
 
 def _escape(match: re.Match[str]) -> str:
