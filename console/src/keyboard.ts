@@ -1,4 +1,4 @@
-/** Keyboard shortcuts. Single letters are ignored in inputs and can be disabled. */
+/** Keyboard shortcuts. Those of one character are ignored in inputs and can be disabled. */
 
 import { signal } from "@preact/signals";
 import { to } from "./addresses";
@@ -55,7 +55,8 @@ function letter(event: KeyboardEvent): boolean {
   }
   wentAt = key === "g" ? event.timeStamp : 0;
   if (key === "g") return true;
-  if (key === "?") helpOpen.value = !helpOpen.value;
+  if (key === "/") openSearch();
+  else if (key === "?") helpOpen.value = !helpOpen.value;
   else if (key === "e" && find("toggleView")) find("toggleView")?.();
   else if (/^[1-4]$/.test(key) && find("digit")) find("digit")?.(Number(key));
   else if (key === "[" && find("step")) find("step")?.(-1);
@@ -87,7 +88,6 @@ export function startKeyboard(): void {
     else if (isCommand && event.key === ".") find("cancel")?.();
     else if (isCommand && event.key.toLowerCase() === "k") openSearch();
     else if (isCommand || event.altKey || isTyping(event)) isTaken = false;
-    else if (event.key === "/") openSearch();
     else isTaken = letterKeys.value && letter(event);
     if (isTaken) event.preventDefault();
   });

@@ -2,23 +2,36 @@
 
 import type { ComponentType } from "preact";
 import { useEffect, useState } from "preact/hooks";
-import { Loading } from "./components/Notice";
+import { UNREACHABLE } from "./api/client";
+import { Failed, Loading } from "./components/Notice";
+import { isLost, recoveries } from "./state/session";
+
+const NOT_LOADED = { ...UNREACHABLE, detail: "this part of the page could not be loaded" };
 
 export function lazy<P extends object>(load: () => Promise<ComponentType<P>>): ComponentType<P> {
   let loaded: ComponentType<P> | undefined;
   return function Lazy(props: P) {
     const [Screen, setScreen] = useState<ComponentType<P> | undefined>(() => loaded);
+    const [isFailed, setFailed] = useState(false);
+    const [attempt, setAttempt] = useState(0);
     useEffect(() => {
       if (loaded) return;
       let isHere = true;
-      void load().then((found) => {
-        loaded = found;
-        if (isHere) setScreen(() => found);
-      });
+      load().then(
+        (found) => {
+          loaded = found;
+          if (isHere) setScreen(() => found);
+        },
+        () => isHere && setFailed(true),
+      );
       return () => {
         isHere = false;
       };
-    }, []);
-    return Screen ? <Screen {...props} /> : <Loading />;
+    }, [attempt, recoveries.value]);
+    if (Screen) return <Screen {...props} />;
+    if (!isFailed) return <Loading />;
+    // A server that responds has another version of the page, without this file: load that one.
+    const retry = () => (isLost.peek() ? setAttempt(attempt + 1) : location.reload());
+    return <Failed problem={NOT_LOADED} retry={retry} />;
   };
 }

@@ -4,7 +4,6 @@ import { diff } from "../src/data/diff";
 import { LocalDocument, readText } from "../src/data/document";
 import { columnsOf, csvOf, findText, orderOf, tablePath } from "../src/data/nodes";
 import { marksOf, rowsOf } from "../src/data/timeline";
-import { type PastCall, withinLimits } from "../src/state/history";
 
 const rows = [
   { name: "b", size: 10 },
@@ -103,10 +102,4 @@ it("folds equal siblings of long traces", () => {
 
 it("marks an axis with round numbers", () => {
   expect(marksOf(1_740)).toEqual([0, 500, 1_000, 1_500]);
-});
-
-it("keeps a bounded history", () => {
-  const call = (body: string) => ({ body }) as PastCall;
-  expect(withinLimits(Array.from({ length: 250 }, () => call("x"))).kept).toHaveLength(200);
-  expect(withinLimits(Array.from({ length: 50 }, () => call("x".repeat(1 << 20)))).kept.length).toBeLessThan(21);
 });

@@ -46,3 +46,13 @@ test("the editor's text with an error is kept, and keeps the input from being se
   expect(form.jsonError.value).toBeUndefined();
   expect(form.validateNow()).toBe(true);
 });
+
+test("another branch of a union keeps the shared properties, and the first one its other properties", () => {
+  const form = new FormState(OPERATION);
+  form.set(["pay"], { kind: "card", name: "Ada", number: "42" });
+  form.choose(["pay"], 0, 1, { kind: "invoice" }, new Set(["name", "due"]));
+  expect(form.get(["pay"])).toEqual({ kind: "invoice", name: "Ada" });
+  form.set(["pay", "name"], "Eve");
+  form.choose(["pay"], 1, 0, { kind: "card" }, new Set(["name", "number"]));
+  expect(form.get(["pay"])).toEqual({ kind: "card", name: "Eve", number: "42" });
+});

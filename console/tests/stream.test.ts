@@ -1,6 +1,8 @@
 import { expect, it } from "vitest";
 import { EventParser } from "../src/api/sse";
+import type { Operation } from "../src/api/types";
 import { MOST_BYTES, MOST_EVENTS, Ring, readFilter } from "../src/state/ring";
+import { StreamState } from "../src/state/streams";
 
 const TEXT =
   ': hello\n\nid: 1\nevent: measurement\ndata: {"a":\ndata: 1}\n\r\ndata: two\r\n\r\nretry: 5\n\nid: 3\ndata\n\n';
@@ -50,4 +52,12 @@ it("filters by words and by comparison", () => {
       "missing > 1",
     ].map(matches),
   ).toEqual([true, true, false, true, true, false, false]);
+});
+
+it("marks the event after a gap, and counts it", () => {
+  const stream = new StreamState({ id: "shop.watch", outputSchema: true } as unknown as Operation, {});
+  const items = [1, 2, 6, 7].map((number) => ({ at: 0, type: "message", id: `a1-${number}`, data: "{}" }));
+  stream.receive(items);
+  expect([stream.gaps, stream.received]).toEqual([1, 4]);
+  expect(stream.ring.all().map(({ missing }) => missing)).toEqual([undefined, undefined, 3, undefined]);
 });

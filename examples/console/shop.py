@@ -53,6 +53,7 @@ class Card:
 
     kind: Literal["card"]
     number: Annotated[str, msgspec.Meta(pattern="^[0-9]{8,19}$", extra_json_schema={"format": "password"})]
+    reference: str = ""
 
 
 @dataclass
@@ -61,6 +62,7 @@ class Invoice:
 
     kind: Literal["invoice"]
     due: date
+    reference: str = ""
 
 
 @operation(id="shop.quote", type="query", tags=["prices"])

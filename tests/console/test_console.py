@@ -105,6 +105,10 @@ def test_axe_finds_no_serious_problem(seen: dict[str, Any]) -> None:
     assert seen["axe"] == []
 
 
+def test_controls_are_large_enough_to_touch(seen: dict[str, Any]) -> None:
+    assert seen["small"] == {}
+
+
 def test_a_wrong_token_is_refused_and_a_right_one_signs_in(seen: dict[str, Any]) -> None:
     assert seen["refusal"] == "The server does not accept this token."
     paths = json.loads(any_github().read_bytes())["paths"].values()
@@ -126,6 +130,37 @@ def test_a_nested_form_is_filled_in_and_run(seen: dict[str, Any]) -> None:
     assert seen["code"].startswith("ops call shop.order lines:=")
     assert json.loads(seen["editor"])["payment"] == {"kind": "invoice", "due": "2026-12-24"}
     assert seen["brokenJson"].startswith("JSON has an error at 15:2")
+
+
+def test_another_form_of_a_union_keeps_equal_fields_and_the_first_one_its_values(seen: dict[str, Any]) -> None:
+    assert seen["union"] == ["R1", "12345678", "2026-12-24"]
+
+
+def test_run_focuses_the_first_field_with_a_problem(seen: dict[str, Any]) -> None:
+    assert seen["firstProblem"] == "field:/flag"
+    assert seen["segmented"] == "radiogroup"
+
+
+def test_an_empty_text_looks_different_from_an_absent_one(seen: dict[str, Any]) -> None:
+    assert seen["removable"] == ['""', 1]
+
+
+def test_a_link_has_the_input_without_secrets(seen: dict[str, Any]) -> None:
+    assert json.loads(seen["link"]) == {"fixed": "always", "point": ["a", 2], "tree": {}, "name": "", "few": "a"}
+
+
+def test_long_texts_are_shown_whole_and_single_values_are_copied(seen: dict[str, Any]) -> None:
+    assert seen["longText"] == 3_000
+    assert seen["plainActions"] == ["Copy", "Download"]
+
+
+def test_numbers_keep_their_digits_in_the_history(seen: dict[str, Any]) -> None:
+    assert seen["digits"] == "12345678901234567890"
+
+
+def test_an_error_of_a_tool_is_shown_with_its_blocks(seen: dict[str, Any]) -> None:
+    assert seen["toolOutcome"] == "failed"
+    assert seen["toolBlocks"] == ["text", "image", "audio", "resource_link"]
 
 
 def test_the_editor_folds_and_marks_errors(seen: dict[str, Any]) -> None:
@@ -179,6 +214,7 @@ def test_run_refuses_text_that_is_not_json_and_focuses_it(seen: dict[str, Any]) 
     assert "1 problem" in bar
     assert "Send anyway" not in bar
     assert seen["brokenText"] == ["}x", 0]
+    assert seen["brokenCode"] == ["The input has text that is not JSON.", True, True]
 
 
 def test_run_sends_what_is_in_the_field_that_has_the_focus(seen: dict[str, Any]) -> None:
@@ -196,6 +232,7 @@ def test_every_key_does_what_the_list_of_keys_says(seen: dict[str, Any]) -> None
     assert seen["letterInField"] == "e"
     assert seen["resultTabs"] == ["Meta", "Raw", "Declared / got", "Data"]
     assert seen["folding"] == ["ArrowLeft", "ArrowRight"]
+    assert seen["switchedOff"] == [0, "op/shop.quote"]
 
 
 def test_a_validation_error_is_shown_at_its_field_with_the_servers_message(seen: dict[str, Any]) -> None:
@@ -284,6 +321,12 @@ def test_a_nested_call_is_watched_across_two_workers(seen: dict[str, Any]) -> No
 def test_equal_calls_of_a_long_trace_are_one_row_that_unfolds(seen: dict[str, Any]) -> None:
     assert seen["foldedTrace"] == ["shop.prices", "shop.quote \N{MULTIPLICATION SIGN} 600"]
     assert 2 < seen["drawnRows"] < 60
+    assert 100 < seen["logRows"] < 601
+
+
+def test_charts_have_room_for_the_last_time_and_a_table(seen: dict[str, Any]) -> None:
+    assert seen["chartRoom"] >= 24
+    assert seen["figures"] == ["Time", "Ok/s", "Failed/s", "p50", "p95", "p99", "In flight", "Queued"]
 
 
 def test_everything_can_be_reached_at_a_zoom_of_400_percent(seen: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ const url = process.argv[2];
 const FILE = join(mkdtempSync(join(tmpdir(), "console-")), "notes.txt");
 writeFileSync(FILE, "from a file");
 const stdin = createInterface({ input: process.stdin });
-const report = { errors: [], hosts: [], axe: [] };
+const report = { errors: [], hosts: [], axe: [], small: {} };
 let isRestarting = false;
 
 const browser = await launch();
@@ -80,8 +80,22 @@ const begun = async (operation) => {
   }
 };
 
-/** The serious problems that axe finds on the screen as it is. */
+/** Controls below 24 px, or 44 px on a phone. Words in a sentence and the lines of a tree are not controls with a box. */
+function smallTargets() {
+  const least = innerWidth <= 640 ? 44 : 24;
+  const found = [];
+  for (const each of document.querySelectorAll("button:not(.acc, .tree button), input, select, .stat a, .crumb a, .nav")) {
+    if (!each.checkVisibility({ visibilityProperty: true })) continue;
+    const { width, height } = (each.closest("label, .in") ?? each).getBoundingClientRect();
+    if (width > 0 && Math.min(width, height) < least - 0.5) found.push(`${each.outerHTML.slice(0, 90)} ${width}×${height}`);
+  }
+  return found;
+}
+
+/** The serious problems that axe finds on the screen as it is, and the controls that are too small. */
 async function axe(screen) {
+  const small = await page.evaluate(smallTargets);
+  if (small.length > 0) report.small[screen] = small;
   await page.evaluate(AXE);
   const { violations } = await page.evaluate(() => window.axe.run(document, { resultTypes: ["violations"] }));
   for (const each of violations) {
@@ -163,8 +177,18 @@ const steps = {
     await field("/lines/0/item").fill("tea");
     await field("/address/street").fill("Main Street 1");
     await field("/address/city").fill("Oslo");
-    await page.getByRole("radiogroup", { name: "Form of payment" }).getByRole("radio", { name: "Invoice" }).click();
+    const payment = page.getByRole("radiogroup", { name: "Form of payment" });
+    await field("/payment/number").fill("12345678");
+    await page.locator("button.add", { hasText: "reference" }).click();
+    await field("/payment/reference").fill("R1");
+    await payment.getByRole("radio", { name: "Invoice" }).click();
     await field("/payment/due").fill("2026-12-24");
+    report.union = [await field("/payment/reference").inputValue()];
+    await payment.getByRole("radio", { name: "Card" }).click();
+    report.union.push(await field("/payment/number").inputValue());
+    await payment.getByRole("radio", { name: "Invoice" }).click();
+    report.union.push(await field("/payment/due").inputValue());
+    await page.getByRole("button", { name: "Remove reference" }).click();
     await axe("operation");
     await run();
     report.orderOutcome = await outcome();
@@ -237,6 +261,13 @@ const steps = {
     await run();
     await page.locator('[id="field:/anything"]:focus').waitFor();
     report.brokenField = [await page.locator("[data-outcome]").count(), await text(".footbar")];
+    if (!(await page.locator('[data-testid="code"]').count())) await page.locator(".code h2").click();
+    report.brokenCode = [
+      await text('[data-testid="code"]'),
+      await page.getByRole("button", { name: "Copy code" }).isDisabled(),
+      await page.getByRole("button", { name: "Link" }).isDisabled(),
+    ];
+    await page.locator('[id="field:/anything"]').focus();
     await page.keyboard.press("Control+End");
     await page.keyboard.type("}");
     await page.locator(".msg", { hasText: "JSON has an error" }).waitFor({ state: "detached" });
@@ -290,6 +321,64 @@ const steps = {
     report.refused = await text(".errc .msgt");
     report.refusedField = await text(".msg");
     await axe("validation");
+  },
+
+  /** Run focuses the first field with a problem, also a segmented control; a link has no secrets. */
+  async fields() {
+    const input = '{"fixed":"always","point":["a",2],"tree":{},"secret":"hush","name":""}';
+    await page.goto(`${url}op/shop.controls#in=${btoa(input).replaceAll("=", "")}`);
+    await field("/flag").waitFor();
+    await run();
+    await page.locator("input:focus").waitFor();
+    report.firstProblem = await page.locator("input:focus").getAttribute("id");
+    await page.locator("button.add", { hasText: "few" }).click();
+    report.segmented = await field("/few").getAttribute("role");
+    report.removable = [
+      await field("/name").getAttribute("placeholder"),
+      await page.getByRole("button", { name: "Remove name", exact: true }).count(),
+    ];
+    await page.evaluate(() => {
+      navigator.clipboard.writeText = async (copied) => {
+        window.copied = copied;
+      };
+    });
+    await page.getByRole("button", { name: "Link" }).click();
+    await page.waitForFunction(() => window.copied);
+    report.link = await page.evaluate(() => atob(window.copied.split("#in=")[1].replaceAll("-", "+").replaceAll("_", "/")));
+  },
+
+  /** Long texts, exact numbers after a reload, MCP errors, single values. */
+  async values() {
+    const long = "0123456789".repeat(300);
+    const input = `{"flag":true,"fixed":"always","point":[1,2],"tree":{},"body":"${long}","amount":12345678901234567890}`;
+    await page.goto(`${url}op/shop.controls#in=${btoa(input).replaceAll("=", "")}`);
+    await field("/flag").waitFor();
+    await run();
+    await outcome();
+    await page.getByRole("button", { name: "show all" }).click();
+    report.longText = (await text("dialog pre")).length;
+    await axe("long text");
+    await page.keyboard.press("Escape");
+    await page.locator(".footbar .chip").first().waitFor();
+    await page.goto(`${url}op/shop.controls`);
+    await page.locator(".footbar .chip").first().click();
+    await page.getByRole("button", { name: "Re-run" }).click();
+    await page.locator(".footbar .chip").nth(1).waitFor();
+    await page.getByRole("tab", { name: "Raw" }).click();
+    await page.locator(".raw", { hasText: "data" }).waitFor();
+    report.digits = /"amount":(\d+)/.exec(await text(".raw"))?.[1];
+    await page.goto(`${url}op/text.blocks#in=${btoa('{"fails":true}').replaceAll("=", "")}`);
+    await field("/fails").waitFor();
+    await run();
+    report.toolOutcome = await outcome();
+    await page.locator(".card h3").first().waitFor();
+    report.toolBlocks = await all(".card h3");
+    await page.waitForFunction(() => document.title.startsWith("✗ text.blocks"));
+    await go("op/shop.slow");
+    await field("/seconds").fill("0");
+    await run();
+    await outcome();
+    report.plainActions = await page.locator(".rt .right button").evaluateAll((buttons) => buttons.map((each) => each.ariaLabel));
   },
 
   async upstream() {
@@ -411,6 +500,14 @@ const steps = {
     await page.keyboard.press("?");
     await page.locator("dialog[open]").waitFor();
     await axe("keys");
+    await page.getByLabel("Keys of one character work").uncheck();
+    await page.keyboard.press("Escape");
+    await page.locator("dialog[open]").waitFor({ state: "detached" });
+    for (const key of ["/", "e", "?"]) await page.keyboard.press(key);
+    report.switchedOff = [await page.locator("#search, .cm-content, dialog[open]").count(), at()];
+    await page.getByRole("button", { name: /account menu/ }).click();
+    await page.getByRole("button", { name: "Keyboard" }).click();
+    await page.getByLabel("Keys of one character work").check();
     await page.keyboard.press("Escape");
     await page.locator("dialog[open]").waitFor({ state: "detached" });
     const input = '{"flag":true,"fixed":"always","point":[1,2],"tree":{"below":{"name":"x"}}}';
@@ -530,8 +627,13 @@ const steps = {
     report.drawnRows = await page.locator(".wfrow").count();
     await page.keyboard.press("ArrowLeft");
     await page.locator(".wf[aria-label^='Timeline of 2 calls']").waitFor();
+    await page.keyboard.press("Escape");
+    await page.locator(".det").waitFor({ state: "detached" });
     await page.getByRole("tab", { name: "Log" }).click();
     await page.locator("tbody tr").first().waitFor();
+    report.logRows = await page.locator("tbody tr:not(.space)").count();
+    await page.locator(".virtual").evaluate((pane) => pane.scrollTo(0, pane.scrollHeight));
+    await page.locator("tbody tr.space:first-child").waitFor({ state: "attached" });
     await axe("long trace");
   },
 
@@ -543,7 +645,16 @@ const steps = {
     await axe("workers");
     await go("metrics");
     await page.locator(".chart canvas").nth(2).waitFor();
+    report.chartRoom = await page.locator(".chart").first().evaluate((chart) => {
+      const right = (selector) => chart.querySelector(selector).getBoundingClientRect().right;
+      return right("canvas") - right(".u-over");
+    });
+    await page.getByRole("button", { name: "Charts as a table" }).click();
+    await page.locator("tbody tr").first().waitFor();
+    report.figures = await all("thead th");
     await axe("metrics");
+    await page.locator("tbody tr a").first().click();
+    await page.locator(".sub", { hasText: "Calls that started from" }).waitFor();
     await go("audit");
     await page.locator("tbody tr:has-text('maria.k')").first().waitFor();
     await axe("audit");
@@ -712,6 +823,19 @@ const steps = {
       });
     }
     await page.setViewportSize({ width: 1440, height: 900 });
+  },
+
+  /** A part of the page that cannot be loaded has an error with Retry; the rest works. */
+  async missingPart() {
+    isRestarting = true;
+    await page.route("**/assets/Audit-*.js", (route) => route.abort());
+    await go("");
+    await page.getByRole("link", { name: "Audit" }).click();
+    await page.locator(".note.e", { hasText: "could not be loaded" }).waitFor();
+    await page.unroute("**/assets/Audit-*.js");
+    await page.getByRole("button", { name: "Retry" }).click();
+    await page.locator("h1", { hasText: "Audit" }).waitFor();
+    isRestarting = false;
   },
 
   async restart() {

@@ -28,18 +28,25 @@ export function CopyButton(props: {
   text: () => string | Promise<string>;
   label: string;
   look?: "x" | undefined;
+  icon?: string;
+  disabled?: boolean;
   children?: ComponentChildren;
 }) {
   const copy = async (event: Event) => {
     const button = event.currentTarget as HTMLElement;
     const given = await props.text();
     await copyText(given);
-    button.dataset.done = "true";
     button.classList.add("on");
     setTimeout(() => button.classList.remove("on"), 1200);
   };
   return (
-    <Button look={props.look} icon="copy" label={props.children ? undefined : props.label} onClick={copy}>
+    <Button
+      look={props.look}
+      icon={props.icon ?? "copy"}
+      label={props.children ? undefined : props.label}
+      disabled={props.disabled}
+      onClick={copy}
+    >
       {props.children}
     </Button>
   );

@@ -8,10 +8,11 @@ import { count, duration, moment, size } from "../format";
 import { go } from "../router";
 import { clearHistory, history } from "../state/history";
 import { listen } from "../state/live";
-import { can, recoveries } from "../state/session";
+import { can, exampleCall, recoveries } from "../state/session";
 import { Button } from "./Button";
 import { Segmented } from "./Choices";
 import { Empty, Failed, Loading } from "./Notice";
+import { Rows } from "./VirtualList";
 
 type Outcome = "" | "running" | "failed" | "ok";
 
@@ -95,7 +96,7 @@ export function CallsTable(props: Query & { outcome?: string | undefined }) {
         {!calls ? (
           <Loading />
         ) : calls.length === 0 ? (
-          <Empty command={`ops call ${props.operationId ?? "shop.quote item=tea"}`}>No calls match.</Empty>
+          <Empty command={exampleCall("call", props.operationId)}>No calls match.</Empty>
         ) : (
           <table>
             <thead>
@@ -113,11 +114,10 @@ export function CallsTable(props: Query & { outcome?: string | undefined }) {
                 </th>
               </tr>
             </thead>
-            <tbody>
-              {calls.map((span) => (
-                <CallRow key={span.requestId} span={span} />
-              ))}
-            </tbody>
+            <Rows
+              count={calls.length}
+              row={(index) => <CallRow key={calls[index]?.requestId} span={calls[index] as Span} />}
+            />
           </table>
         )}
         {next && (

@@ -1,7 +1,6 @@
-/** A chart over time, with its legend, and a table of the same numbers for screen readers. */
+/** A chart over time, with its legend. */
 
 import { useEffect, useRef, useState } from "preact/hooks";
-import { clock } from "../format";
 import type { Plot, Series } from "../plot";
 
 interface ChartProps {
@@ -34,7 +33,6 @@ export function Chart(props: ChartProps) {
     };
   }, []);
   useEffect(() => plot.current?.update({ times, series, unit, height, click: props.click }), [times, series, isReady]);
-  const last = times.length - 1;
   return (
     <div>
       <div class="row mb">
@@ -49,22 +47,6 @@ export function Chart(props: ChartProps) {
         </span>
       </div>
       <div class="chart" ref={host} aria-hidden="true" />
-      <table class="hidden">
-        <caption>
-          {props.title}, newest {last >= 0 ? clock(times[last] as number) : ""}
-        </caption>
-        <tbody>
-          {series.map((each) => (
-            <tr key={each.label}>
-              <th scope="row">{each.label}</th>
-              <td>
-                {each.values[last] ?? "none"}
-                {unit}
-              </td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
     </div>
   );
 }

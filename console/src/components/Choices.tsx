@@ -1,6 +1,6 @@
 /** Tabs and segmented controls, by the patterns of the ARIA guide: arrows move, one stop in the tab order. */
 
-import type { ComponentChildren } from "preact";
+import type { ComponentChildren, HTMLAttributes } from "preact";
 
 export interface Choice<T extends string> {
   id: T;
@@ -60,10 +60,19 @@ export function Segmented<T extends string>(props: {
   label: string;
   class?: string;
   choose: (id: T) => void;
+  /** Attributes that join the control of a field to its messages. */
+  field?: HTMLAttributes<HTMLSpanElement>;
 }) {
   const none = !props.choices.some((choice) => choice.id === props.value);
   return (
-    <span class={`seg ${props.class ?? ""}`} role="radiogroup" aria-label={props.label} onKeyDown={move}>
+    <span
+      class={`seg ${props.class ?? ""}`}
+      role="radiogroup"
+      aria-label={props.label}
+      onKeyDown={move}
+      {...props.field}
+      tabIndex={props.field && -1}
+    >
       {props.choices.map(({ id, label }, index) => (
         <button
           key={id}

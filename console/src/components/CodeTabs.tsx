@@ -18,6 +18,7 @@ const LANGUAGES = [
 export function CodeTabs(props: { form: FormState }) {
   const [isOpen, setOpen] = useState(false);
   const language = codeTab.value as Language;
+  const isReadable = props.form.isReadable.value;
   const code = () => codeFor(language, props.form.operation, props.form.value.value, Boolean(token.value));
   const choose = (id: Language) => {
     codeTab.value = id;
@@ -34,10 +35,10 @@ export function CodeTabs(props: { form: FormState }) {
         </button>
         <Segmented label="Language" choices={[...LANGUAGES]} value={language} choose={choose} />
         <span class="right">
-          <CopyButton look="x" label="Copy code" text={code} />
+          <CopyButton look="x" label="Copy code" text={code} disabled={!isReadable} />
         </span>
       </div>
-      {isOpen && <pre data-testid="code">{code()}</pre>}
+      {isOpen && <pre data-testid="code">{isReadable ? code() : "The input has text that is not JSON."}</pre>}
     </div>
   );
 }

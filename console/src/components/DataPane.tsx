@@ -4,14 +4,16 @@ import type { Signal } from "@preact/signals";
 import { useEffect, useState } from "preact/hooks";
 import type { DataDocument } from "../data/document";
 import { LocalDocument } from "../data/document";
-import { isObject, type JsonObject, type Path } from "../json/value";
-import { BytesView, LongText, SHOWN } from "./Blocks";
+import { isObject, type Json, type JsonObject, type Path } from "../json/value";
+import { Blocks, BytesView, LongText, SHOWN } from "./Blocks";
 import { Button } from "./Button";
 import { DataTable } from "./DataTable";
 import { Tree } from "./Tree";
 
 interface DataPaneProps {
   document: DataDocument;
+  /** The content blocks of an MCP result. */
+  blocks: Json[];
   name: string;
   view: "tree" | "table";
   path: Signal<Path>;
@@ -22,7 +24,23 @@ interface DataPaneProps {
   find: () => void;
 }
 
+/** The data; the blocks of an MCP result in place of a text made from them, and below other data if they add to it. */
 export function DataPane(props: DataPaneProps) {
+  const { blocks } = props;
+  const { root, meta } = props.document.summary;
+  const isText = root.kind === "string" || root.kind === "null";
+  if (blocks.length === 0) return <Data {...props} />;
+  if (isText) return <Blocks blocks={blocks} />;
+  const adds = meta?.isError === true || blocks.some((block) => isObject(block) && block.type !== "text");
+  return (
+    <>
+      <Data {...props} />
+      {adds && <Blocks blocks={blocks} />}
+    </>
+  );
+}
+
+function Data(props: DataPaneProps) {
   const { document: data } = props;
   const { root, table } = data.summary;
   const words = props.words.value;

@@ -8,8 +8,8 @@ import type { Path } from "../json/value";
 import { Button, download } from "./Button";
 import { Icon } from "./Icon";
 import { Menu } from "./Menu";
-import { Value } from "./Tree";
-import { useNearby } from "./VirtualList";
+import { localTime, Value } from "./Tree";
+import { Spacer, useNearby } from "./VirtualList";
 
 const FIRST_COLUMNS = 12;
 
@@ -105,7 +105,7 @@ export function DataTable(props: { document: DataDocument; path: Path; name: str
               <tr key={row.index} class="line">
                 <td class="num t3">{row.index}</td>
                 {row.cells.map((cell, index) => (
-                  <td key={columns[index]} class={isNumber(index) ? "num" : ""}>
+                  <td key={columns[index]} class={isNumber(index) ? "num" : ""} title={localTime(cell?.text)}>
                     {cell === undefined ? (
                       ""
                     ) : cell.kind === "string" || cell.kind === "number" ? (
@@ -123,9 +123,4 @@ export function DataTable(props: { document: DataDocument; path: Path; name: str
       </div>
     </>
   );
-}
-
-/** The space of rows that are not near the viewport. */
-function Spacer(props: { height: number }) {
-  return props.height > 0 ? <tr style={{ height: `${props.height}px` }} /> : null;
 }

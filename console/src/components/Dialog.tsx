@@ -3,7 +3,7 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useId, useRef } from "preact/hooks";
 
-export function Dialog(props: { title: string; close: () => void; children: ComponentChildren }) {
+export function Dialog(props: { title: string; class?: string; close: () => void; children: ComponentChildren }) {
   const box = useRef<HTMLDialogElement>(null);
   const id = useId();
   useEffect(() => {
@@ -14,6 +14,7 @@ export function Dialog(props: { title: string; close: () => void; children: Comp
   return (
     <dialog
       ref={box}
+      class={props.class}
       aria-labelledby={id}
       onCancel={(event) => {
         event.preventDefault();

@@ -35,7 +35,7 @@ export function KeyHelp() {
           checked={letterKeys.value}
           onChange={(event) => (letterKeys.value = event.currentTarget.checked)}
         />
-        Single letters work
+        Keys of one character work
       </label>
     </Dialog>
   );

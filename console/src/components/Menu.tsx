@@ -43,7 +43,6 @@ export function Menu(props: {
         type="button"
         class={props.look ?? "btn x"}
         aria-expanded={isOpen}
-        aria-haspopup="true"
         aria-label={props.label}
         onClick={() => setOpen(!isOpen)}
       >

@@ -1,11 +1,13 @@
 /** Key figures and charts: rate, errors, latency, in flight, queued. */
 
-import { useMemo } from "preact/hooks";
+import { useMemo, useState } from "preact/hooks";
 import { to } from "../addresses";
 import type { Metrics, MetricsRow } from "../api/types";
-import { count } from "../format";
+import { clock, count, duration } from "../format";
 import { go } from "../router";
+import { Button } from "./Button";
 import { Chart } from "./Chart";
+import { Rows } from "./VirtualList";
 
 interface Figures {
   rate: number;
@@ -69,14 +71,69 @@ function Figure(props: { name: string; value: string; unit?: string; isBad?: boo
   );
 }
 
-/** List the calls at the clicked time. */
-function openMoment(at: number, step: number, operation?: string): void {
+/** The address of the calls at a time. */
+function momentOf(at: number, step: number, { operation, worker }: Shown): string {
   const since = Math.round(at - step * 1_000);
-  go(to.calls({ since: String(since), until: String(Math.round(at + step * 1_000)), operation }));
+  return to.calls({ since: String(since), until: String(Math.round(at + step * 1_000)), operation, worker });
 }
 
-export function Charts(props: { metrics: Metrics; isLarge?: boolean; operation?: string | undefined }) {
+interface Shown {
+  metrics: Metrics;
+  operation?: string | undefined;
+  worker?: string | undefined;
+}
+
+const COLUMNS = ["p50", "p95", "p99"] as const;
+
+/** The numbers of the charts, newest first; each time links to its calls. */
+function Numbers(props: Shown) {
   const { metrics } = props;
+  const { t: times, step } = metrics;
+  const rate = (value: number | undefined) => Number(((value ?? 0) / step).toFixed(2));
+  return (
+    <table>
+      <thead>
+        <tr>
+          <th>Time</th>
+          {["Ok/s", "Failed/s", ...COLUMNS, "In flight", "Queued"].map((name) => (
+            <th class="num" key={name}>
+              {name}
+            </th>
+          ))}
+        </tr>
+      </thead>
+      <Rows
+        count={times.length}
+        row={(index) => {
+          const at = times.length - 1 - index;
+          const failed = metrics.failed[at];
+          return (
+            <tr key={times[at]}>
+              <td>
+                <a class="acc n" href={momentOf(times[at] as number, step, props)}>
+                  {clock(times[at] as number)}
+                </a>
+              </td>
+              <td class="num">{rate(metrics.ok[at])}</td>
+              <td class={`num ${failed ? "err" : ""}`}>{rate(failed)}</td>
+              {COLUMNS.map((name) => (
+                <td class="num" key={name}>
+                  {typeof metrics[name][at] === "number" ? duration(metrics[name][at]) : "–"}
+                </td>
+              ))}
+              <td class="num">{metrics.inFlight[at]}</td>
+              <td class="num">{metrics.queued[at]}</td>
+            </tr>
+          );
+        }}
+      />
+    </table>
+  );
+}
+
+export function Charts(props: Shown & { isLarge?: boolean }) {
+  const { metrics } = props;
+  const [hasTable, setTable] = useState(false);
   const { t: times, step } = metrics;
   const height = props.isLarge ? 240 : 150;
   const rate = useMemo(
@@ -101,12 +158,25 @@ export function Charts(props: { metrics: Metrics; isLarge?: boolean; operation?:
     ],
     [metrics],
   );
-  const click = (at: number) => openMoment(at, step, props.operation);
+  const click = (at: number) => go(momentOf(at, step, props));
   return (
-    <div class="charts">
-      <Chart title="Calls/s" times={times} series={rate} height={height} click={click} />
-      <Chart title="Latency" times={times} series={latency} unit=" ms" height={height} click={click} />
-      {props.isLarge && <Chart title="Load" times={times} series={load} height={height} click={click} />}
-    </div>
+    <>
+      <div class="charts">
+        <Chart title="Calls/s" times={times} series={rate} height={height} click={click} />
+        <Chart title="Latency" times={times} series={latency} unit=" ms" height={height} click={click} />
+        {props.isLarge && <Chart title="Load" times={times} series={load} height={height} click={click} />}
+      </div>
+      <div class="bar lined">
+        <Button
+          look="x"
+          icon={hasTable ? "down" : "right"}
+          aria-expanded={hasTable}
+          onClick={() => setTable(!hasTable)}
+        >
+          Charts as a table
+        </Button>
+      </div>
+      {hasTable && <Numbers {...props} />}
+    </>
   );
 }

@@ -3,10 +3,9 @@
 import { useSignal } from "@preact/signals";
 import { useEffect, useState } from "preact/hooks";
 import type { Difference } from "../api/types";
-import { LARGEST } from "../data/document";
+import { type DataDocument, LARGEST } from "../data/document";
 import { plural, size } from "../format";
-import type { Path } from "../json/value";
-import { isObject, pathText } from "../json/value";
+import { isObject, type Json, type JsonObject, type Path, pathText } from "../json/value";
 import { shortcuts } from "../keyboard";
 import type { Run } from "../state/runs";
 import { Blocks } from "./Blocks";
@@ -15,6 +14,7 @@ import { type Choice, Segmented, Tabs } from "./Choices";
 import { DataPane } from "./DataPane";
 import { Empty, Notice } from "./Notice";
 import { ResultError } from "./ResultError";
+import { isBranch } from "./Tree";
 
 type Tab = "data" | "meta" | "raw" | "declared";
 
@@ -54,18 +54,15 @@ export function Result(props: { run: Run }) {
     [run.id, run.state, found.length],
   );
   if (run.state === "running") return <div class="body" aria-busy="true" />;
-  const hasView =
-    tab === "data" &&
-    !run.problem &&
-    data &&
-    (data.summary.root.kind === "object" || data.summary.root.kind === "array");
+  const hasData = tab === "data" && !run.problem && data && data.summary.root.kind !== "bytes";
+  const hasView = hasData && isBranch(data.summary.root);
   return (
     <>
       <div class="bar rt">
         <Tabs label="Result" class="t0" tabs={tabs} value={tab} choose={setTab} />
-        {hasView && (
+        {hasData && (
           <span class="right row">
-            {table && (
+            {hasView && table && (
               <Segmented
                 label="View"
                 choices={[
@@ -76,15 +73,17 @@ export function Result(props: { run: Run }) {
                 choose={setView}
               />
             )}
-            <Button
-              look="x"
-              class="hide"
-              icon="search"
-              label="Find in result"
-              aria-pressed={finding}
-              onClick={() => setFinding(!finding)}
-            />
-            <CopyButton look="x" label="Copy" text={() => data.text([], 2)} />
+            {hasView && (
+              <Button
+                look="x"
+                class="hide"
+                icon="search"
+                label="Find in result"
+                aria-pressed={finding}
+                onClick={() => setFinding(!finding)}
+              />
+            )}
+            <CopyButton look="x" label="Copy" text={() => copied(data)} />
             <Button
               look="x"
               class="hide"
@@ -106,6 +105,7 @@ export function Result(props: { run: Run }) {
             {data ? (
               <DataPane
                 document={data}
+                blocks={blocksOf(run.meta)}
                 name={run.operation.id}
                 view={view}
                 path={path}
@@ -133,6 +133,16 @@ export function Result(props: { run: Run }) {
       )}
     </>
   );
+}
+
+/** The data as text to copy: a string is copied without quotes. */
+function copied(data: DataDocument): Promise<string> {
+  const { kind, size } = data.summary.root;
+  return kind === "string" ? data.start([], size) : data.text([], 2);
+}
+
+function blocksOf(meta: JsonObject | undefined): Json[] {
+  return Array.isArray(meta?.content) ? meta.content : [];
 }
 
 const DONE = {
@@ -242,7 +252,8 @@ export function MetaList(props: { meta: Record<string, unknown> }) {
 
 function Meta(props: { run: Run }) {
   const { run } = props;
-  const { headers, content, ...rest } = run.meta ?? {};
+  const { headers, content: _, ...rest } = run.meta ?? {};
+  const blocks = blocksOf(run.meta);
   const timing = {
     requestId: run.requestId,
     traceId: run.traceId,
@@ -261,10 +272,10 @@ function Meta(props: { run: Run }) {
           <MetaList meta={headers} />
         </section>
       )}
-      {Array.isArray(content) && content.length > 0 && (
+      {blocks.length > 0 && (
         <section>
           <h2 class="mb">Blocks</h2>
-          <Blocks blocks={content} />
+          <Blocks blocks={blocks} />
         </section>
       )}
     </>

@@ -4,6 +4,7 @@ import { useState } from "preact/hooks";
 import { token } from "../api/client";
 import { codeFor } from "../code";
 import { exampleValue } from "../form/defaults";
+import type { FoundProblem } from "../form/validate";
 import { plural } from "../format";
 import type { Json } from "../json/value";
 import { type FormState, fieldOf, nearestField } from "../state/form";
@@ -11,7 +12,7 @@ import { deadline } from "../state/preferences";
 import { runOf, start } from "../state/runs";
 import { isLost, session } from "../state/session";
 import { startStream } from "../state/streams";
-import { Button, copyText } from "./Button";
+import { Button, CopyButton } from "./Button";
 import { Dialog } from "./Dialog";
 import { fieldId } from "./form/context";
 import { Icon } from "./Icon";
@@ -83,13 +84,24 @@ function focusProblem(form: FormState): void {
     focusSoon(() => document.getElementById(EDITOR_ID));
     return;
   }
-  const [first] = form.all.peek();
-  if (!first) return;
+  const problems = form.all.peek();
+  if (problems.length === 0) return;
   form.view.value = "form";
-  focusSoon(() => {
-    const pointer = nearestField(first, (each) => document.getElementById(fieldId(each)) !== null) ?? fieldOf(first);
-    return document.getElementById(fieldId(pointer));
-  });
+  focusSoon(() => firstOf(problems.map(controlOf)));
+}
+
+/** The control of a problem's field, or of the nearest group around it. */
+function controlOf(problem: FoundProblem): HTMLElement | null {
+  const find = (pointer: string) => document.getElementById(fieldId(pointer));
+  const pointer = nearestField(problem, (each) => find(each) !== null);
+  return pointer === undefined ? null : find(pointer);
+}
+
+/** The first element on the page. */
+function firstOf(elements: (HTMLElement | null)[]): HTMLElement | null {
+  const found = elements.filter((element) => element !== null);
+  const isBefore = (one: Node, other: Node) => one.compareDocumentPosition(other) & Node.DOCUMENT_POSITION_FOLLOWING;
+  return found.reduce((first, each) => (isBefore(each, first) ? each : first), found[0] as HTMLElement) ?? null;
 }
 
 /** Focus an element when it can be: an editor needs a few frames to open. */
@@ -123,10 +135,10 @@ export function RunBar(props: { form: FormState; runner: Runner; isPhone?: boole
       )}
       <Validity form={form} runner={runner} />
       {isPhone && run && (
-        <Button
-          icon="copy"
+        <CopyButton
           label="Copy the call"
-          onClick={() => void copyText(codeFor("curl", operation, form.value.peek(), Boolean(token.value)))}
+          disabled={!form.isReadable.value}
+          text={() => codeFor("curl", operation, form.value.peek(), Boolean(token.value))}
         />
       )}
       {isPhone && <More form={form} runner={runner} />}

@@ -14,6 +14,7 @@ import { Button } from "./Button";
 import { OutcomeText } from "./CallsTable";
 import { useFetched } from "./Notice";
 import { Tree } from "./Tree";
+import { Rows } from "./VirtualList";
 
 async function fetchSpan(id: string): Promise<Span | null> {
   try {
@@ -165,29 +166,33 @@ export function SpanTable(props: { spans: Span[]; begin: number }) {
             <th class="num">Duration</th>
           </tr>
         </thead>
-        <tbody>
-          {sorted.map((span) => (
-            <tr key={span.requestId} class={span.outcome === "failed" ? "bad" : ""}>
-              <td class="n">{preciseClock(span.queuedAt)}</td>
-              <td class="num">{duration(span.queuedAt - props.begin)}</td>
-              <td>
-                {span.hidden ? (
-                  "not visible to you"
-                ) : (
-                  <a class="m" href={to.call(span.requestId)}>
-                    {span.operationId}
-                  </a>
-                )}{" "}
-                <span class="t3">{span.label}</span>
-              </td>
-              <td class="t2">{span.worker}</td>
-              <td>
-                <OutcomeText span={span} />
-              </td>
-              <td class="num">{span.endedAt ? duration(span.endedAt - span.queuedAt) : ""}</td>
-            </tr>
-          ))}
-        </tbody>
+        <Rows
+          count={sorted.length}
+          row={(index) => {
+            const span = sorted[index] as Span;
+            return (
+              <tr key={span.requestId} class={span.outcome === "failed" ? "bad" : ""}>
+                <td class="n">{preciseClock(span.queuedAt)}</td>
+                <td class="num">{duration(span.queuedAt - props.begin)}</td>
+                <td>
+                  {span.hidden ? (
+                    "not visible to you"
+                  ) : (
+                    <a class="m" href={to.call(span.requestId)}>
+                      {span.operationId}
+                    </a>
+                  )}{" "}
+                  <span class="t3">{span.label}</span>
+                </td>
+                <td class="t2">{span.worker}</td>
+                <td>
+                  <OutcomeText span={span} />
+                </td>
+                <td class="num">{span.endedAt ? duration(span.endedAt - span.queuedAt) : ""}</td>
+              </tr>
+            );
+          }}
+        />
       </table>
     </div>
   );

@@ -1,7 +1,7 @@
 /** One event of a stream: as a line, and in full. */
 
 import { LocalDocument } from "../data/document";
-import { preciseClock } from "../format";
+import { plural, preciseClock } from "../format";
 import type { Json } from "../json/value";
 import type { StreamEvent } from "../state/ring";
 import { readEvent } from "../state/streams";
@@ -10,14 +10,17 @@ import { Tree } from "./Tree";
 
 export function EventRow(props: { event: StreamEvent; isChosen: boolean; choose: () => void }) {
   const { event } = props;
-  const look = event.failure !== undefined ? "e" : event.warning ? "w" : "";
+  const isRed = event.failure !== undefined || event.missing !== undefined;
+  const look = isRed ? "e" : event.warning ? "w" : "";
   return (
     <button type="button" tabIndex={-1} class={`ev ${look} ${props.isChosen ? "on" : ""}`} onClick={props.choose}>
       <span class="p">{preciseClock(event.at)}</span>
-      <span class="p num">{event.seq}</span>
+      <span class="p num">{event.failure === undefined ? event.seq : ""}</span>
       <span class="t2">{event.type}</span>
       <span>{event.failure ?? <Inline value={readEvent(event).data} />}</span>
-      <span class="warn">{event.warning}</span>
+      <span class={isRed ? "err" : "warn"}>
+        {event.missing === undefined ? event.warning : `${plural(event.missing, "event")} missing before this one`}
+      </span>
     </button>
   );
 }

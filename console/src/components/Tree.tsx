@@ -6,12 +6,15 @@ import type { Node } from "../data/nodes";
 import { size } from "../format";
 import type { Path } from "../json/value";
 import { pathText } from "../json/value";
-import { copyText } from "./Button";
+import { LongText, SHOWN } from "./Blocks";
+import { CopyButton, copyText } from "./Button";
+import { Dialog } from "./Dialog";
 import { Icon } from "./Icon";
 import { useNearby } from "./VirtualList";
 
 const SLICE = 200;
 const ROW = 22;
+const LINE = 80;
 
 interface Line {
   path: Path;
@@ -42,6 +45,7 @@ export function Tree(props: TreeProps) {
   const { document: data } = props;
   const [opened, setOpened] = useState<ReadonlyMap<string, Opened>>(new Map());
   const [selected, setSelected] = useState("");
+  const [shown, setShown] = useState<{ path: Path; text: string; size: number } | undefined>();
   const box = useRef<HTMLDivElement>(null);
 
   const open = async (path: Path, from = 0) => {
@@ -84,8 +88,14 @@ export function Tree(props: TreeProps) {
     props.select?.(line.path);
     requestAnimationFrame(() => box.current?.querySelector<HTMLElement>('[aria-selected="true"]')?.focus());
   };
-  const toggle = (line: Line) =>
-    opened.has(keyOf(line.path)) ? shut(line.path) : isBranch(line.node) && void open(line.path);
+  const showAll = async ({ path, node }: Line) =>
+    setShown({ path, text: await data.start(path, SHOWN), size: node.size });
+  /** Fold or unfold a branch; show a long text. */
+  const toggle = (line: Line) => {
+    if (isLong(line.node)) void showAll(line);
+    else if (opened.has(keyOf(line.path))) shut(line.path);
+    else if (isBranch(line.node)) void open(line.path);
+  };
   const keys = (event: KeyboardEvent) => {
     const line = lines[at];
     if (!line || event.ctrlKey || event.metaKey || event.altKey) return;
@@ -103,71 +113,94 @@ export function Tree(props: TreeProps) {
   };
   const hits = new Set(props.hits?.map(keyOf));
   return (
-    <div class="tree" role="tree" aria-label={props.label ?? "Data"} ref={box} onKeyDown={keys}>
-      <TreeLines lines={lines}>
-        {(line, index) => {
-          const key = keyOf(line.path);
-          if (line.more !== undefined) {
+    <>
+      <div class="tree" role="tree" aria-label={props.label ?? "Data"} ref={box} onKeyDown={keys}>
+        <TreeLines lines={lines}>
+          {(line, index) => {
+            const key = keyOf(line.path);
+            if (line.more !== undefined) {
+              return (
+                <div key={`${key} more`} role="treeitem" aria-level={line.depth + 1} tabIndex={-1}>
+                  <Guides depth={line.depth} />
+                  <button type="button" class="more" onClick={() => void open(line.path, line.more)}>
+                    show more of {line.node.size.toLocaleString("en")}
+                  </button>
+                </div>
+              );
+            }
+            const isSelected = key === selected;
             return (
-              <div key={`${key} more`} role="treeitem" aria-level={line.depth + 1} tabIndex={-1}>
+              <div
+                key={key}
+                role="treeitem"
+                aria-level={line.depth + 1}
+                aria-expanded={isBranch(line.node) ? opened.has(key) : undefined}
+                aria-selected={isSelected}
+                class={hits.has(key) ? "hit" : ""}
+                tabIndex={index === at ? 0 : -1}
+                onClick={() => {
+                  choose(line);
+                  if (isBranch(line.node)) toggle(line);
+                }}
+              >
                 <Guides depth={line.depth} />
-                <button type="button" class="more" onClick={() => void open(line.path, line.more)}>
-                  show more of {line.node.size.toLocaleString("en")}
-                </button>
-              </div>
-            );
-          }
-          const isSelected = key === selected;
-          return (
-            <div
-              key={key}
-              role="treeitem"
-              aria-level={line.depth + 1}
-              aria-expanded={isBranch(line.node) ? opened.has(key) : undefined}
-              aria-selected={isSelected}
-              class={hits.has(key) ? "hit" : ""}
-              tabIndex={index === at ? 0 : -1}
-              onClick={() => {
-                choose(line);
-                if (isBranch(line.node)) toggle(line);
-              }}
-            >
-              <Guides depth={line.depth} />
-              <span class="tw">{isBranch(line.node) && <Icon name={opened.has(key) ? "down" : "right"} />}</span>
-              <span class="k">{String(line.node.key)}</span>
-              <span class="p">: </span>
-              <Value node={line.node} isOpen={opened.has(key)} />
-              <span class="act">
-                <button
-                  type="button"
-                  tabIndex={-1}
-                  aria-label={`Copy ${pathText(line.path)}`}
-                  onClick={(event) => {
-                    event.stopPropagation();
-                    void data.text(line.path, 2).then(copyText);
-                  }}
-                >
-                  <Icon name="copy" small />
-                </button>
-                {props.filter && (
+                <span class="tw">{isBranch(line.node) && <Icon name={opened.has(key) ? "down" : "right"} />}</span>
+                <span class="k">{String(line.node.key)}</span>
+                <span class="p">: </span>
+                <Value node={line.node} isOpen={opened.has(key)} />
+                {isLong(line.node) && (
+                  <button
+                    type="button"
+                    class="more"
+                    tabIndex={-1}
+                    onClick={(event) => {
+                      event.stopPropagation();
+                      void showAll(line);
+                    }}
+                  >
+                    show all
+                  </button>
+                )}
+                <span class="act">
                   <button
                     type="button"
                     tabIndex={-1}
-                    aria-label="Find this key"
+                    aria-label={`Copy ${pathText(line.path)}`}
                     onClick={(event) => {
                       event.stopPropagation();
-                      props.filter?.(line.path);
+                      void data.text(line.path, 2).then(copyText);
                     }}
                   >
-                    <Icon name="filter" small />
+                    <Icon name="copy" small />
                   </button>
-                )}
-              </span>
-            </div>
-          );
-        }}
-      </TreeLines>
-    </div>
+                  {props.filter && (
+                    <button
+                      type="button"
+                      tabIndex={-1}
+                      aria-label="Find this key"
+                      onClick={(event) => {
+                        event.stopPropagation();
+                        props.filter?.(line.path);
+                      }}
+                    >
+                      <Icon name="filter" small />
+                    </button>
+                  )}
+                </span>
+              </div>
+            );
+          }}
+        </TreeLines>
+      </div>
+      {shown && (
+        <Dialog class="wide" title={pathText(shown.path)} close={() => setShown(undefined)}>
+          <LongText text={shown.text} size={shown.size} />
+          <CopyButton label="Copy" text={() => data.start(shown.path, shown.size)}>
+            Copy
+          </CopyButton>
+        </Dialog>
+      )}
+    </>
   );
 }
 
@@ -212,6 +245,11 @@ async function openFirst(data: DataDocument, open: (path: Path) => Promise<void>
   for (const child of children) if (isBranch(child) && child.size <= 20) await open([child.key]);
 }
 
+/** Whether a text may be wider than its line. */
+function isLong(node: Node): boolean {
+  return node.kind === "string" && node.size > LINE;
+}
+
 export function isBranch(node: Node): boolean {
   return (node.kind === "object" || node.kind === "array") && node.size > 0;
 }
@@ -228,6 +266,11 @@ function Guides(props: { depth: number }) {
 
 const DATE = /^\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)$/;
 
+/** The local time of a text that is a date. */
+export function localTime(text: string | undefined): string | undefined {
+  return text !== undefined && DATE.test(text) ? new Date(text).toLocaleString() : undefined;
+}
+
 /** A coloured scalar, or the summary of a branch. */
 export function Value(props: { node: Node; isOpen?: boolean }) {
   const { node } = props;
@@ -243,7 +286,7 @@ export function Value(props: { node: Node; isOpen?: boolean }) {
   if (node.kind === "bytes") return <span class="p">bytes, {size(node.size)}</span>;
   const text = node.text ?? "";
   if (node.kind === "string") {
-    const local = DATE.test(text) ? new Date(text).toLocaleString() : undefined;
+    const local = localTime(text);
     const cut = node.size > text.length ? ` … ${node.size.toLocaleString("en")} characters` : "";
     return (
       <span class="v-s" title={local}>

@@ -4,6 +4,7 @@ import { useSignal } from "@preact/signals";
 import { useEffect, useState } from "preact/hooks";
 import { writeJson } from "../json/text";
 import { shortcuts } from "../keyboard";
+import { lazy } from "../lazy";
 import type { FormState } from "../state/form";
 import { history } from "../state/history";
 import { divider } from "../state/preferences";
@@ -16,9 +17,11 @@ import { HistoryBar } from "./HistoryBar";
 import { JsonEditor } from "./JsonEditor";
 import { Empty } from "./Notice";
 import { ProblemList } from "./ProblemList";
-import { Result } from "./Result";
 import { EDITOR_ID, fillExample, RunBar, type Runner, useRunner } from "./RunBar";
 import { StatusLine } from "./StatusLine";
+
+const loadResult = () => import("./Result").then((loaded) => loaded.Result);
+const Result = lazy(loadResult);
 
 export function TryPanel(props: { form: FormState }) {
   const { form } = props;
@@ -32,6 +35,9 @@ export function TryPanel(props: { form: FormState }) {
     const change = () => setPhone(query.matches);
     query.addEventListener("change", change);
     return () => query.removeEventListener("change", change);
+  }, []);
+  useEffect(() => {
+    loadResult().catch(() => {}); // before the first response; a failure is shown with the result
   }, []);
   useEffect(() => {
     if (run) side.value = "result";

@@ -64,7 +64,7 @@ export function useNearby(
   const isLong = count > NEARBY;
   useEffect(() => {
     if (!isLong) return setFrom(0);
-    const pane = box.current?.closest<HTMLElement>(".body");
+    const pane = box.current?.closest<HTMLElement>(".body, .virtual");
     const measure = () => {
       const top = box.current?.getBoundingClientRect().top ?? 0;
       const above = (pane?.getBoundingClientRect().top ?? 0) - top;
@@ -76,4 +76,30 @@ export function useNearby(
   }, [isLong, height]);
   const first = Math.min(from, Math.max(0, count - NEARBY));
   return { from: first, to: Math.min(count, first + NEARBY) };
+}
+
+/** The body of a table with rows of equal height: those near the viewport if it is long. */
+export function Rows(props: { count: number; row: (index: number) => ComponentChildren }) {
+  const { count, row } = props;
+  const box = useRef<HTMLTableSectionElement>(null);
+  const [height, setHeight] = useState(45);
+  const { from, to } = useNearby(box, count, height);
+  useLayoutEffect(() => {
+    const first = box.current?.querySelector("tr:not(.space)");
+    if (first) setHeight(first.getBoundingClientRect().height || height);
+  }, [count > 0]);
+  const rows = [];
+  for (let index = from; index < to; index++) rows.push(row(index));
+  return (
+    <tbody ref={box}>
+      <Spacer height={from * height} />
+      {rows}
+      <Spacer height={(count - to) * height} />
+    </tbody>
+  );
+}
+
+/** The space of rows that are not near the viewport. */
+export function Spacer(props: { height: number }) {
+  return props.height > 0 ? <tr class="space" style={{ height: `${props.height}px` }} /> : null;
 }

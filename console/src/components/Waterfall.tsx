@@ -20,7 +20,8 @@ interface WaterfallProps {
   end: number;
   colourOf: (worker: string | undefined) => number;
   chosen: string | undefined;
-  choose: (span: Span) => void;
+  /** Choose a call; undefined closes its details. */
+  choose: (span: Span | undefined) => void;
   toggle: (span: Span) => void;
 }
 
@@ -60,6 +61,7 @@ export function Waterfall(props: WaterfallProps) {
     const next = { ArrowDown: rows[chosenAt + 1], ArrowUp: rows[chosenAt - 1] }[event.key];
     const row = rows[chosenAt];
     if (next) props.choose(next.span);
+    else if (event.key === "Escape" && chosen) props.choose(undefined);
     else if (row && row.isOpen !== undefined && event.key === (row.isOpen ? "ArrowLeft" : "ArrowRight"))
       props.toggle(row.span);
     else return;
@@ -148,24 +150,15 @@ function Row(
   const hue = `f${props.colourOf(span.worker)}`;
   const started = span.startedAt ?? end;
   const ended = span.endedAt ?? end;
-  const indent = 26 + row.depth * 16;
-  const name = span.hidden ? "not visible to you" : (span.operationId ?? "");
-  const shown = row.count > 1 ? `${name} × ${row.count}` : name;
   const error = failed ? [span.status, span.code].filter(Boolean).join(" ") : "";
   const isChosen = span.requestId === props.chosen;
-  const most = Math.max(8, Math.floor(((props.isNarrow ? NARROW : 244) - indent) / 7.3));
   return (
     <g class="wfrow" onClick={() => props.choose(span)} onDblClick={() => props.toggle(span)}>
       <rect class={isChosen ? "selr" : "hovr"} x={0} y={y - 10} width={props.width} height={ROW} />
       {Array.from({ length: row.depth }, (_, level) => (
         <path key={level} class="gl" d={`M${30.5 + level * 16} ${y - 10}v${ROW}`} />
       ))}
-      <text class={`mono ${failed ? "terr" : ""}`} x={indent} y={y + 11}>
-        {shown.length > most ? `${shown.slice(0, most - 1)}…` : shown}
-        <tspan class="arg" dx={6}>
-          {shown.length + (span.label?.length ?? 0) + 1 <= most ? span.label : ""}
-        </tspan>
-      </text>
+      <Name row={row} y={y} isNarrow={props.isNarrow} />
       {!props.isNarrow && (
         <>
           {span.worker && <rect class={hue} x={252} y={y + 3} width={8} height={8} rx={2} />}
@@ -212,6 +205,31 @@ function Row(
         />
       )}
     </g>
+  );
+}
+
+/** The name of a row's call, with its worker below where there is no column for it. */
+function Name(props: { row: TimelineRow; y: number; isNarrow: boolean }) {
+  const { row, y, isNarrow } = props;
+  const { span } = row;
+  const indent = 26 + row.depth * 16;
+  const name = span.hidden ? "not visible to you" : (span.operationId ?? "");
+  const shown = row.count > 1 ? `${name} × ${row.count}` : name;
+  const most = Math.max(8, Math.floor(((isNarrow ? NARROW : 244) - indent) / 7.3));
+  return (
+    <>
+      {isNarrow && (
+        <text class="wk narrow" x={indent} y={y + 20}>
+          {span.worker}
+        </text>
+      )}
+      <text class={`mono ${span.outcome === "failed" ? "terr" : ""}`} x={indent} y={y + (isNarrow ? 6 : 11)}>
+        {shown.length > most ? `${shown.slice(0, most - 1)}…` : shown}
+        <tspan class="arg" dx={6}>
+          {shown.length + (span.label?.length ?? 0) + 1 <= most ? span.label : ""}
+        </tspan>
+      </text>
+    </>
   );
 }
 

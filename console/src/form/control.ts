@@ -92,6 +92,15 @@ function controlOf(schema: Resolved, schemas: Schemas, place: Place): Control {
   }
 }
 
+/** Compile a pattern of a schema; undefined if JavaScript cannot: the server checks it. */
+export function compiled(pattern: string): RegExp | undefined {
+  try {
+    return new RegExp(pattern, "u");
+  } catch {
+    return undefined;
+  }
+}
+
 function enumControl(options: Json[]): Control {
   if (options.length === 1) return { kind: "const", value: options[0] as Json };
   const style = options.length <= SEGMENTS ? "segmented" : options.length <= SELECTS ? "select" : "combobox";

@@ -3,6 +3,7 @@
 import { type OutputUnit, Validator } from "@cfworker/json-schema";
 import type { Schema } from "../api/types";
 import { atPointer, type Json, plain, pointerParts } from "../json/value";
+import { compiled } from "./control";
 import { MANY_MATCH, messageOf, show, typeNames, unionMessage } from "./messages";
 
 export interface FoundProblem {
@@ -55,9 +56,9 @@ function prepare(schema: unknown): unknown {
   const copy: Record<string, unknown> = {};
   for (const [keyword, value] of Object.entries(schema)) {
     if (keyword === "format" && typeof value === "string") continue;
-    if (keyword === "pattern" && typeof value === "string" && !isPattern(value)) continue;
+    if (keyword === "pattern" && typeof value === "string" && !compiled(value)) continue;
     if (keyword === "patternProperties" && typeof value === "object" && value !== null) {
-      const usable = Object.entries(value).filter(([pattern]) => isPattern(pattern));
+      const usable = Object.entries(value).filter(([pattern]) => compiled(pattern));
       copy[keyword] = Object.fromEntries(usable.map(([pattern, inner]) => [pattern, prepare(inner)]));
       continue;
     }
@@ -65,14 +66,6 @@ function prepare(schema: unknown): unknown {
     copy[keyword] = isData ? value : prepare(value);
   }
   return copy;
-}
-
-function isPattern(text: string): boolean {
-  try {
-    return Boolean(new RegExp(text, "u"));
-  } catch {
-    return false;
-  }
 }
 
 class Explainer {

@@ -6,9 +6,10 @@ import { api, RequestError } from "../api/client";
 import type { AuditEntry, Problem } from "../api/types";
 import { Button, download } from "../components/Button";
 import { Empty, Failed, Loading } from "../components/Notice";
+import { Rows } from "../components/VirtualList";
 import { duration, moment } from "../format";
 import { route, setQuery } from "../router";
-import { can, recoveries } from "../state/session";
+import { can, exampleCall, recoveries } from "../state/session";
 
 const FILTERS = ["caller", "operation", "outcome", "protocol"] as const;
 
@@ -69,7 +70,7 @@ export function Audit() {
       ) : !entries ? (
         <Loading />
       ) : entries.length === 0 ? (
-        <Empty command="ops call shop.quote item=tea">No calls recorded.</Empty>
+        <Empty command={exampleCall()}>No calls recorded.</Empty>
       ) : (
         <div class="virtual">
           <table>
@@ -83,24 +84,28 @@ export function Audit() {
                 <th class="num">Duration</th>
               </tr>
             </thead>
-            <tbody>
-              {entries.map((entry, index) => (
-                <tr key={entry.requestId ?? index} class={entry.outcome === "failed" ? "bad" : ""}>
-                  <td class="n">{moment(entry.at)}</td>
-                  <td>{entry.caller ?? <span class="t3">anonymous</span>}</td>
-                  <td>
-                    <a class="m" href={entry.requestId ? to.call(entry.requestId) : to.operation(entry.operationId)}>
-                      {entry.operationId}
-                    </a>
-                  </td>
-                  <td class="t2">{entry.protocol}</td>
-                  <td class={entry.outcome === "failed" ? "err" : ""}>
-                    {entry.outcome} {entry.code && <code>{entry.code}</code>}
-                  </td>
-                  <td class="num">{duration(entry.durationMs)}</td>
-                </tr>
-              ))}
-            </tbody>
+            <Rows
+              count={entries.length}
+              row={(index) => {
+                const entry = entries[index] as AuditEntry;
+                return (
+                  <tr key={entry.requestId ?? index} class={entry.outcome === "failed" ? "bad" : ""}>
+                    <td class="n">{moment(entry.at)}</td>
+                    <td>{entry.caller ?? <span class="t3">anonymous</span>}</td>
+                    <td>
+                      <a class="m" href={entry.requestId ? to.call(entry.requestId) : to.operation(entry.operationId)}>
+                        {entry.operationId}
+                      </a>
+                    </td>
+                    <td class="t2">{entry.protocol}</td>
+                    <td class={entry.outcome === "failed" ? "err" : ""}>
+                      {entry.outcome} {entry.code && <code>{entry.code}</code>}
+                    </td>
+                    <td class="num">{duration(entry.durationMs)}</td>
+                  </tr>
+                );
+              }}
+            />
           </table>
           {next && (
             <div class="bar">

@@ -10,7 +10,7 @@ import { Empty, Failed, Loading, Notice } from "../components/Notice";
 import { age, clock, plural } from "../format";
 import { route } from "../router";
 import { jobs, loadJobs } from "../state/live";
-import { can, isLost, recoveries } from "../state/session";
+import { can, exampleCall, isLost, recoveries } from "../state/session";
 
 /** Job states that can be retried (shown in red), and states that can be cancelled. */
 const BAD = new Set(["dead", "failed"]);
@@ -98,7 +98,7 @@ export function Jobs() {
       ) : !all ? (
         <Loading />
       ) : shown.length === 0 ? (
-        <Empty command="ops jobs submit shop.quote item=tea">There are no jobs.</Empty>
+        <Empty command={exampleCall("jobs submit")}>There are no jobs.</Empty>
       ) : (
         <JobTable jobs={shown} chosen={chosen} toggle={toggle} chooseAll={(ids) => setChosen(new Set(ids))} />
       )}
@@ -120,12 +120,14 @@ function JobTable(props: {
         <thead>
           <tr>
             <th>
-              <input
-                type="checkbox"
-                aria-label="Choose all"
-                checked={hasAll}
-                onChange={() => props.chooseAll(hasAll ? [] : jobs.map((job) => job.id))}
-              />
+              <label class="check">
+                <input
+                  type="checkbox"
+                  aria-label="Choose all"
+                  checked={hasAll}
+                  onChange={() => props.chooseAll(hasAll ? [] : jobs.map((job) => job.id))}
+                />
+              </label>
             </th>
             <th>Job</th>
             <th>Operation</th>
@@ -153,7 +155,9 @@ function JobRow(props: { job: Job; isChosen: boolean; toggle: () => void }) {
   return (
     <tr class={`${isBad ? "bad" : ""} ${props.isChosen ? "on" : ""}`} data-job={job.id}>
       <td>
-        <input type="checkbox" aria-label={`Choose ${job.id}`} checked={props.isChosen} onChange={props.toggle} />
+        <label class="check">
+          <input type="checkbox" aria-label={`Choose ${job.id}`} checked={props.isChosen} onChange={props.toggle} />
+        </label>
       </td>
       <td class="m">
         <a href={to.job(job.id)} title={job.id}>

@@ -7,7 +7,7 @@ import { Empty, Failed, Loading } from "../components/Notice";
 import { route, setQuery } from "../router";
 import { workers } from "../state/live";
 import { RANGES, type Range, useMetrics } from "../state/metrics";
-import { can, catalogue } from "../state/session";
+import { can, catalogue, exampleCall } from "../state/session";
 
 export function Metrics() {
   const { query } = route.value;
@@ -69,9 +69,9 @@ export function Metrics() {
         <div class="virtual">
           <KeyFigures metrics={metrics} newest={operation || worker ? undefined : newest} />
           {metrics.t.length === 0 ? (
-            <Empty command="ops call shop.quote item=tea">No calls measured yet.</Empty>
+            <Empty command={exampleCall()}>No calls measured yet.</Empty>
           ) : (
-            <Charts key={range} metrics={metrics} isLarge operation={operation} />
+            <Charts key={range} metrics={metrics} isLarge operation={operation} worker={worker} />
           )}
         </div>
       )}

@@ -4,24 +4,26 @@ import { useEffect, useLayoutEffect } from "preact/hooks";
 import { to } from "../addresses";
 import { api } from "../api/client";
 import type { Operation as Spec } from "../api/types";
-import { Button, copyText } from "../components/Button";
+import { Button, CopyButton } from "../components/Button";
 import { Tabs } from "../components/Choices";
 import { shownSource } from "../components/Frame";
 import { Icon } from "../components/Icon";
 import { Markdown, plainText } from "../components/Markdown";
 import { Empty, Failed, Loading, useFetched } from "../components/Notice";
 import { Signature } from "../components/Preview";
-import { SchemaText } from "../components/SchemaText";
 import { TryPanel } from "../components/TryPanel";
 import { TypeChip } from "../components/TypeChip";
+import { withoutSecrets } from "../form/defaults";
 import { fromBase64Url, parseJson, toBase64Url, writeJson } from "../json/text";
 import { lazy } from "../lazy";
 import { route, setQuery } from "../router";
 import { type FormState, formOf } from "../state/form";
 import { history } from "../state/history";
 import { pins, togglePin } from "../state/preferences";
+import { runOf } from "../state/runs";
 import { catalogue, recoveries, session, signIn } from "../state/session";
 
+const SchemaText = lazy(() => import("../components/SchemaText").then((loaded) => loaded.SchemaText));
 const CallsTable = lazy(() => import("../components/CallsTable").then((loaded) => loaded.CallsTable));
 
 type Tab = "try" | "schema" | "docs" | "calls";
@@ -33,8 +35,11 @@ export function Operation() {
     () => api.operation(id),
     [id, version, recoveries.value, session.value?.identity?.id],
   );
+  const isFailed = runOf(id).value?.outcome === "failed";
   useEffect(() => {
-    document.title = `${id} – operations`;
+    document.title = `${isFailed ? "✗ " : ""}${id} – operations`;
+  }, [id, isFailed]);
+  useEffect(() => {
     shownSource.value = data?.source ?? "";
     return () => {
       shownSource.value = "";
@@ -113,7 +118,7 @@ function Head(props: { operation: Spec; form: FormState }) {
   const { annotations = {} } = operation;
   const isPinned = pins.value.includes(operation.id);
   const link = () => {
-    const input = toBase64Url(writeJson(form.value.peek()));
+    const input = toBase64Url(writeJson(withoutSecrets(operation.inputSchema, form.value.peek())));
     return `${location.origin}${to.operation(operation.id)}#in=${input}`;
   };
   const crumbs = [operation.source, ...operation.id.split(/[./]/).slice(0, -1)].filter(
@@ -165,9 +170,9 @@ function Head(props: { operation: Spec; form: FormState }) {
             aria-pressed={isPinned}
             onClick={() => togglePin(operation.id)}
           />
-          <Button icon="link" onClick={() => void copyText(link())}>
+          <CopyButton icon="link" label="Link" disabled={!form.isReadable.value} text={link}>
             Link
-          </Button>
+          </CopyButton>
         </div>
       </div>
       <div class="sub">

@@ -75,6 +75,8 @@ export function Search() {
   useEffect(() => setMarked(0), [query, filters.source, filters.type, filters.tag, filters.scope]);
   useEffect(() => {
     document.title = query ? `${query} – operations` : "operations";
+  }, [query]);
+  useEffect(() => {
     if (matchMedia("(min-width: 1024px)").matches) box.current?.focus();
   }, []);
   const total = filters.source

@@ -138,7 +138,7 @@ function Counts(props: { stream: StreamState; children?: preact.ComponentChildre
       </span>
       {state === "live" && <span class="t2 n hide">{stream.rate.value.toFixed(1)} events/s</span>}
       <span class="t2 n" data-testid="received">
-        {count(stream.ring.received)} received
+        {count(stream.received)} received
       </span>
       {stream.ring.received > MOST_EVENTS && <span class="t3 n hide">last {count(stream.ring.size)} kept</span>}
       <span class={`n hide ${stream.gaps ? "err" : "t3"}`}>{plural(stream.gaps, "gap")}</span>
@@ -301,7 +301,7 @@ function StreamMeta(props: { stream: StreamState }) {
           requestId: stream.requestId.value,
           traceId: stream.traceId,
           state: stream.state.value,
-          received: stream.ring.received,
+          received: stream.received,
           input: stream.input,
         }}
       />

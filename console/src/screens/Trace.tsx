@@ -5,7 +5,7 @@ import { to } from "../addresses";
 import { api } from "../api/client";
 import { openFeed } from "../api/feed";
 import type { Span } from "../api/types";
-import { Button, copyText } from "../components/Button";
+import { Button, CopyButton } from "../components/Button";
 import { Segmented, Tabs } from "../components/Choices";
 import { Icon } from "../components/Icon";
 import { Empty, Failed, Loading, useFetched } from "../components/Notice";
@@ -101,7 +101,7 @@ function Shown(props: { traceId: string; spans: Span[]; chosen: string | undefin
   useEffect(() => {
     document.title = `${failed ? "✗ " : ""}Trace of ${root.operationId ?? "a call"} – operations`;
   }, [failed, root.operationId]);
-  const select = (span: Span) => setQuery({ span: span.requestId });
+  const select = (span: Span | undefined) => setQuery({ span: span?.requestId });
   const selected = spans.find((span) => span.requestId === chosen);
   const toggle = (span: Span) =>
     setToggled((old) =>
@@ -138,9 +138,9 @@ function Shown(props: { traceId: string; spans: Span[]; chosen: string | undefin
             </div>
           </div>
           <div class="row hide">
-            <Button icon="link" onClick={() => void copyText(location.href)}>
+            <CopyButton icon="link" label="Link" text={() => location.href}>
               Link
-            </Button>
+            </CopyButton>
             {isRunning && (
               <Button look="d" icon="stop" onClick={() => void api.cancel(root.requestId)}>
                 Cancel

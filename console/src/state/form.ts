@@ -144,17 +144,15 @@ export class FormState {
     return [...new Set(shown.map((problem) => problem.detail))];
   }
 
-  /** Choose a branch of a union: properties of equal names are kept, the others are stored. */
-  choose(path: Path, from: number, to: number, fresh: Json): void {
+  /** Choose a branch of a union: its `shared` properties keep their values, the others are stored. */
+  choose(path: Path, from: number, to: number, fresh: Json, shared: ReadonlySet<string>): void {
     const pointer = pointerOf(path);
     const current = this.get(path);
     if (current !== undefined) this.memory.set(`${pointer} ${from}`, current);
     const remembered = this.memory.get(`${pointer} ${to}`) ?? fresh;
     let next = remembered;
     if (isObject(remembered) && isObject(current)) {
-      const common = Object.entries(current).filter(
-        ([name]) => name in remembered && !(name in (isObject(fresh) ? fresh : {})),
-      );
+      const common = Object.entries(current).filter(([name]) => shared.has(name));
       next = { ...remembered, ...Object.fromEntries(common) };
     }
     batch(() => {

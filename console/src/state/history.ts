@@ -2,6 +2,7 @@
 
 import { signal } from "@preact/signals";
 import type { Difference, Problem } from "../api/types";
+import { parseJson, writeJson } from "../json/text";
 import type { Json } from "../json/value";
 
 export interface PastCall {
@@ -23,6 +24,15 @@ export interface PastCall {
   body?: string;
   differences?: Difference[];
   bytes: number;
+  /** Length of the stored JSON. */
+  stored?: number;
+}
+
+/** A call in the database: its JSON keeps the digits of numbers, which a copy of the objects would lose. */
+interface Stored {
+  id: string;
+  owner: string;
+  json: string;
 }
 
 const MOST_CALLS = 200;
@@ -44,8 +54,11 @@ let opened: Promise<IDBDatabase> | undefined;
 
 function database(): Promise<IDBDatabase> {
   opened ??= new Promise((resolve, reject) => {
-    const request = indexedDB.open("operations.console", 1);
-    request.onupgradeneeded = () => request.result.createObjectStore(STORE, { keyPath: "id" });
+    const request = indexedDB.open("operations.console", 2);
+    request.onupgradeneeded = ({ oldVersion }) => {
+      if (oldVersion > 0) request.result.deleteObjectStore(STORE); // calls without JSON
+      request.result.createObjectStore(STORE, { keyPath: "id" });
+    };
     request.onsuccess = () => resolve(request.result);
     request.onerror = () => reject(request.error);
   });
@@ -65,22 +78,34 @@ async function withStore<T>(
 }
 
 export async function loadHistory(owner: string): Promise<void> {
-  const all = (await withStore("readonly", (store) => finished(store.getAll() as IDBRequest<PastCall[]>))) ?? [];
-  const own = all.filter((call) => call.owner === owner);
+  const all = (await withStore("readonly", (store) => finished(store.getAll() as IDBRequest<Stored[]>))) ?? [];
+  const own = all.filter((call) => call.owner === owner).map(read);
   const newer = history.value.filter((call) => call.owner === owner && !own.some((each) => each.id === call.id));
-  history.value = [...newer, ...own].sort((left, right) => right.at - left.at);
+  const { kept, dropped } = withinLimits([...newer, ...own].sort((left, right) => right.at - left.at));
+  history.value = kept;
+  await withStore("readwrite", (store) => remove(store, dropped)); // several tabs may store calls
+}
+
+function read({ json }: Stored): PastCall {
+  return { ...(parseJson(json) as unknown as PastCall), stored: json.length };
+}
+
+async function remove(store: IDBObjectStore, calls: PastCall[]): Promise<void> {
+  for (const { id } of calls) await finished(store.delete(id));
 }
 
 let isEnded = false;
 
 export async function remember(call: PastCall): Promise<void> {
   if (isEnded) return;
-  const all = [call, ...history.value.filter((each) => each.id !== call.id)];
+  const json = writeJson(call);
+  const all = [{ ...call, stored: json.length }, ...history.value.filter((each) => each.id !== call.id)];
   const { kept, dropped } = withinLimits(all);
   history.value = kept;
+  const stored: Stored = { id: call.id, owner: call.owner, json };
   await withStore("readwrite", async (store) => {
-    await finished(store.put(call));
-    for (const each of dropped) await finished(store.delete(each.id));
+    await finished(store.put(stored));
+    await remove(store, dropped);
   });
 }
 
@@ -90,7 +115,7 @@ export function withinLimits(calls: PastCall[]): { kept: PastCall[]; dropped: Pa
   const kept: PastCall[] = [];
   const dropped: PastCall[] = [];
   for (const call of calls) {
-    bytes += (call.body?.length ?? 0) + 500;
+    bytes += call.stored ?? 0;
     (kept.length < MOST_CALLS && bytes <= MOST_BYTES ? kept : dropped).push(call);
   }
   return { kept, dropped };

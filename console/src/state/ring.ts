@@ -8,6 +8,8 @@ export interface StreamEvent {
   /** The unparsed envelope. */
   text: string;
   warning?: string | undefined;
+  /** Number of events that are missing before this one. */
+  missing?: number | undefined;
   /** Why the stream ended, for its last row. */
   failure?: string | undefined;
 }

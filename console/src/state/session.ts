@@ -36,6 +36,13 @@ export function entryOf(id: string): CatalogueEntry | undefined {
   return entries.value.get(id);
 }
 
+/** A command that calls an operation of this server: one that needs no input if there is one. */
+export function exampleCall(command = "call", id?: string): string {
+  const all = catalogue.value?.operations ?? [];
+  const found = id ?? (all.find((entry) => !entry.fields?.length) ?? all[0])?.id;
+  return `ops ${command} ${found ?? "NAMESPACE.NAME"}`;
+}
+
 const PING_MS = 20_000;
 const LONGEST_MS = 10_000;
 let timer: ReturnType<typeof setTimeout> | undefined;

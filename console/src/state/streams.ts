@@ -129,13 +129,14 @@ export class StreamState {
     });
   }
 
-  private receive(items: TimedEvent[]): void {
+  receive(items: TimedEvent[]): void {
     for (const item of items) {
       const number = Number(/-(\d+)$/.exec(item.id)?.[1] ?? Number.NaN);
-      if (this.lastNumber && number > this.lastNumber + 1) this.gaps++;
+      const missing = this.lastNumber && number > this.lastNumber + 1 ? number - this.lastNumber - 1 : undefined;
+      if (missing) this.gaps++;
       if (!Number.isNaN(number)) this.lastNumber = number;
       this.lastId = item.id || this.lastId;
-      this.ring.push({ at: item.at, type: item.type, id: item.id, text: item.data });
+      this.ring.push({ at: item.at, type: item.type, id: item.id, text: item.data, missing });
     }
     this.draw();
   }
@@ -148,6 +149,11 @@ export class StreamState {
       this.ring.push({ at: Date.now(), type: problem.code, id: "", text: "{}", failure: problem.detail });
       alertReader(`The stream failed: ${problem.detail}`);
     } else announce("The stream ended");
+  }
+
+  /** Number of received events; the row of a failure is not one. */
+  get received(): number {
+    return this.ring.received - this.failures;
   }
 
   stop(): void {
@@ -179,7 +185,7 @@ export class StreamState {
     }
     if (now - this.saidAt > SAY_MS) {
       this.saidAt = now;
-      announce(`${this.ring.received} events`);
+      announce(`${this.received} events`);
     }
     this.version.value++;
   }
@@ -213,7 +219,7 @@ export class StreamState {
       status: this.problem?.status ?? 200,
       label:
         outcome === "ok"
-          ? `${this.ring.received} events`
+          ? `${this.received} events`
           : outcome === "failed"
             ? (this.problem?.code ?? "failed")
             : "stopped",

@@ -47,10 +47,11 @@ export function Field(props: FieldProps) {
       <AnyControl {...given} control={control} />
     );
   const isGroup = NESTED.has(control.kind);
+  const group = { role: "group", "aria-labelledby": `${id}:label`, "aria-describedby": describedBy } as const;
   const actions = (
     <>
       {nullable && <NullToggle path={path} isNull={value === null} schema={described.schema} />}
-      {!required && depth > 0 && (
+      {!required && depth > 0 && value !== undefined && (
         <Button look="x" icon="close" label={`Remove ${name}`} onClick={() => form.remove(path)} />
       )}
     </>
@@ -99,7 +100,7 @@ export function Field(props: FieldProps) {
     );
   }
   return (
-    <div class="field" {...(isGroup && !bare ? { role: "group", "aria-labelledby": `${id}:label` } : {})}>
+    <div class="field" {...(isGroup && !bare ? group : {})}>
       {label}
       {body}
       {notes}

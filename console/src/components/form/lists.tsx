@@ -4,6 +4,7 @@ import { useState } from "preact/hooks";
 import type { Schema } from "../../api/types";
 import type { Control } from "../../form/control";
 import { addedValue } from "../../form/defaults";
+import { plural } from "../../format";
 import { equal, type Json, pointerOf } from "../../json/value";
 import { Button } from "../Button";
 import { Icon } from "../Icon";
@@ -73,7 +74,14 @@ export function ChecksControl(props: ControlProps & { options: Json[] }) {
     form.set(path, isOn ? [...others, option] : others);
   };
   return (
-    <div class="adds" id={props.id} role="group" aria-label={props.name} tabIndex={-1}>
+    <div
+      class="adds"
+      id={props.id}
+      role="group"
+      aria-label={props.name}
+      aria-describedby={props.describedBy}
+      tabIndex={-1}
+    >
       {options.map((option, index) => (
         <label class="check" key={index}>
           <input
@@ -135,7 +143,7 @@ export function ListControl(props: ControlProps & { item: Schema }) {
           </span>
         </div>
       ))}
-      {items.length > SHOWN && <p class="help">{items.length - SHOWN} more items: they are in the JSON editor.</p>}
+      {items.length > SHOWN && <MoreItems count={items.length - SHOWN} />}
       <div>
         <button type="button" class="add" onClick={add}>
           <Icon name="plus" small />
@@ -146,11 +154,17 @@ export function ListControl(props: ControlProps & { item: Schema }) {
   );
 }
 
+function MoreItems(props: { count: number }) {
+  return <p class="help">{plural(props.count, "more item")}: edit them as JSON.</p>;
+}
+
 export function TupleControl(props: ControlProps & { control: Extract<Control, { kind: "tuple" }> }) {
   const form = useForm();
+  const { items } = props.control;
+  const more = Array.isArray(props.value) ? props.value.length - items.length : 0;
   return (
     <div class="items" id={props.id} tabIndex={-1}>
-      {props.control.items.map((item, index) => {
+      {items.map((item, index) => {
         const schema = form.schemas.resolve(item);
         const name = typeof schema.title === "string" ? schema.title : String(index);
         return (
@@ -164,6 +178,7 @@ export function TupleControl(props: ControlProps & { control: Extract<Control, {
           />
         );
       })}
+      {more > 0 && <MoreItems count={more} />}
     </div>
   );
 }

@@ -1,7 +1,7 @@
 /** Objects: required properties are shown, unset optional ones are buttons; additional properties are rows. */
 
 import { useState } from "preact/hooks";
-import { type Control, describe, type Extra, type Member } from "../../form/control";
+import { type Control, compiled, describe, type Extra, type Member } from "../../form/control";
 import { addedValue } from "../../form/defaults";
 import { isObject, pointerOf } from "../../json/value";
 import { Button } from "../Button";
@@ -143,7 +143,7 @@ function ExtraRows(props: ObjectProps & { extra: Extra; names: string[] }) {
   const { extra, names, path } = props;
   const schema = form.schemas.resolve(extra.schema);
   const members = isObject(props.value) ? props.value : {};
-  const fits = extra.patterns.length === 0 || extra.patterns.some((pattern) => new RegExp(pattern, "u").test(name));
+  const fits = extra.patterns.length === 0 || extra.patterns.some((pattern) => compiled(pattern)?.test(name) ?? true);
   const isNew = name !== "" && !Object.hasOwn(members, name);
   const add = () => {
     if (!isNew || !fits) return;

@@ -7,13 +7,15 @@ import { Button } from "../Button";
 import { Segmented } from "../Choices";
 import { type ControlProps, useForm } from "./context";
 
+function described(props: ControlProps) {
+  const { id, describedBy, isBad, required } = props;
+  return { id, "aria-describedby": describedBy, "aria-invalid": isBad, "aria-required": required };
+}
+
 function shared(props: ControlProps) {
-  const { id, describedBy, isBad } = props;
+  const { isBad } = props;
   return {
-    id,
-    "aria-describedby": describedBy,
-    "aria-invalid": isBad,
-    "aria-required": props.required,
+    ...described(props),
     "aria-label": props.bare ? (props.inner ? props.name : `item ${props.name}`) : undefined,
     class: `in${isBad ? " bad" : ""}`,
   };
@@ -22,6 +24,7 @@ function shared(props: ControlProps) {
 function placeholderOf(props: ControlProps): string | undefined {
   const { schema, value } = props;
   if (value === null) return "null";
+  if (value === "") return '""';
   if (schema.default !== undefined && !props.required) return `default ${JSON.stringify(schema.default)}`;
   return undefined;
 }
@@ -91,14 +94,13 @@ export function BooleanControl(props: ControlProps & { three: boolean }) {
     const choose = (id: string) => (id === "unset" ? form.remove(path) : form.set(path, id === "true"));
     const now = value === true ? "true" : value === false ? "false" : "unset";
     const choices = ["unset", "true", "false"].map((id) => ({ id, label: id }));
-    return <Segmented label={props.name} choices={choices} value={now} choose={choose} />;
+    return <Segmented label={props.name} choices={choices} value={now} choose={choose} field={described(props)} />;
   }
   return (
     <label class="check">
       <input
         type="checkbox"
-        id={props.id}
-        aria-describedby={props.describedBy}
+        {...described(props)}
         checked={value === undefined ? props.schema.default === true : value === true}
         onChange={(event) => form.set(path, event.currentTarget.checked)}
         onBlur={() => form.touch(pointerOf(path))}
@@ -124,6 +126,7 @@ export function EnumControl(props: ControlProps & { control: Extract<Control, { 
         choices={choices}
         value={at < 0 ? undefined : String(at)}
         choose={choose}
+        field={described(props)}
       />
     );
   }

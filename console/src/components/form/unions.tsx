@@ -1,8 +1,9 @@
 /** Unions: one of several schemas. The selector is in the label, or beside the control in a list. */
 
 import { branchOf } from "../../form/branch";
-import type { Control } from "../../form/control";
+import { type Control, describe } from "../../form/control";
 import { addedValue } from "../../form/defaults";
+import type { Resolved, Schemas } from "../../form/schema";
 import { pointerOf } from "../../json/value";
 import { Segmented } from "../Choices";
 import { type ControlProps, useForm } from "./context";
@@ -17,9 +18,19 @@ function useBranch(props: UnionProps): { at: number; choose: (index: number) => 
   const at = chosen !== undefined && chosen < control.branches.length ? chosen : branchOf(control, value, form.schemas);
   const choose = (index: number) => {
     const branch = control.branches[index];
-    if (branch) form.choose(path, at, index, addedValue(branch.schema, form.schemas));
+    if (!branch) return;
+    const { schema } = branch;
+    form.choose(path, at, index, addedValue(schema, form.schemas), variableNames(schema, form.schemas));
   };
   return { at, choose };
+}
+
+/** The names of an object's properties, without constants such as the discriminator. */
+function variableNames(schema: Resolved, schemas: Schemas): Set<string> {
+  const { control } = describe(schema, schemas);
+  const members = control.kind === "object" ? control.members : [];
+  const variable = members.filter((member) => describe(member.schema, schemas).control.kind !== "const");
+  return new Set(variable.map(({ name }) => name));
 }
 
 export function UnionSelector(props: UnionProps) {
