@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 
 import msgspec
@@ -122,10 +121,13 @@ class DurableJobStore:
         try:
             while True:
                 changed = wakeup.changed = loop.create_future()
-                with contextlib.suppress(CallError):  # an unreachable server may be reachable again later
+                try:
                     record = _decode(await self._records.read_record(*place))
                     if record is None or record.state.is_final or not may_see(record):
                         return record if record is not None and may_see(record) else None
+                except CallError as error:  # an unreachable server may be reachable again later
+                    if error.code is ErrorCode.ACCESS_DENIED:
+                        raise
                 await changed
         finally:
             self._waiting.discard(wakeup)

@@ -13,6 +13,7 @@ import pytest
 
 from operations import CallError, ErrorCode, OperationRegistry, operation
 from operations.calls import CallHandler, PendingRequestMap, from_call
+from operations.jobs import Jobs
 from operations.pubsub.nats import NatsTransport, connect
 from operations.pubsub.nats.wire import NatsMessage
 from operations.testing import error_of
@@ -93,6 +94,16 @@ async def test_no_user_calls_under_another_name(house: House) -> None:
     async with asyncio.timeout(30):
         error = await error_of(PendingRequestMap(spoofer).call("stock.order", {"item": "tea"}, durable=True))
     assert error.code is ErrorCode.ACCESS_DENIED
+
+
+async def test_a_user_without_access_to_the_records_is_refused_jobs_immediately(house: House) -> None:
+    await house.worker()
+    jobs = Jobs(await house.end("ada"))
+    for attempt in (jobs.submit("stock.order", {"item": "tea"}), jobs.list(), jobs.wait(f"stock.{'0' * 48}")):
+        async with asyncio.timeout(20):
+            error = await error_of(attempt)
+        assert error.code is ErrorCode.ACCESS_DENIED
+        assert "Permissions Violation for Publish" in error.message
 
 
 async def test_no_user_reads_anothers_responses_or_takes_anothers_work(house: House) -> None:

@@ -78,7 +78,8 @@ class DurableQueues:
         try:
             is_admitted = await self.records.admit(record)
         except CallError as error:
-            undelivered(error.message)
+            is_refused = error.code is ErrorCode.ACCESS_DENIED
+            undelivered(DeliveryRefused(error.message) if is_refused else error.message)
             return
         if not is_admitted:
             undelivered(TooManyRecords("its owner has too many records"))
@@ -89,6 +90,8 @@ class DurableQueues:
         def written(problem: str | None) -> None:
             if problem is None:
                 self._store(address, message, headers, stored, undelivered)
+            elif isinstance(problem, DeliveryRefused):
+                undelivered(problem)
             else:
                 undelivered(f"JetStream did not store its record: {problem}")
 

@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Callable
 from hashlib import blake2b
-from typing import Any
 
 import msgspec
 
@@ -17,7 +16,7 @@ from operations.pubsub.nats.jetstream import ANSWER_SECONDS, SECOND, JetStream, 
 from operations.pubsub.nats.replies import Replies
 from operations.pubsub.nats.subjects import Subjects
 from operations.pubsub.nats.wire import NatsMessage, header_of, publish
-from operations.pubsub.protocols import Record, Stop
+from operations.pubsub.protocols import DeliveryRefused, Record, Stop
 
 RECORD_HEADER = b"Operations-Record"
 """The header of a stored message; its value is the record's key, a dot, and the link (see `_LINK`)."""
@@ -275,6 +274,6 @@ def _read_value(headers: bytes) -> bytes:
         return b""
 
 
-def _unreachable(problem: Any) -> CallError:
-    message = f"the records of stored messages cannot be reached: {problem}"
-    return CallError(ErrorCode.UNAVAILABLE, message, _NOT_EXECUTED)
+def _unreachable(problem: str) -> CallError:
+    code = ErrorCode.ACCESS_DENIED if isinstance(problem, DeliveryRefused) else ErrorCode.UNAVAILABLE
+    return CallError(code, f"the records of stored messages cannot be reached: {problem}", _NOT_EXECUTED)
