@@ -164,7 +164,7 @@ class TypedOperation(Protocol[P, R_co]):
 
     @property
     def id(self) -> str:
-        """`namespace.name`."""
+        """The id: `namespace.name`."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Call the function directly."""

@@ -78,7 +78,7 @@ class EnvNode(msgspec.Struct, frozen=True, eq=False):
     """Id of the call that makes the nested calls; the context may have none."""
     _path: str = ""
     _operation: Operation[Any] | None = None
-    """The operation that the node was looked up by; its results have its Python type."""
+    """The Operation in `env[operation]`, whose results have its Python type; None for a lookup by name."""
 
     def __getitem__(self, name: str | Operation[Any]) -> EnvNode:
         if isinstance(name, Operation):

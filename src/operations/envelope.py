@@ -31,7 +31,7 @@ T = TypeVar("T")
 ResponseSource = Literal["local", "http", "mcp"]
 """The kind of source that a result comes from: the `source` of a meta."""
 RESPONSE_SOURCES: tuple[ResponseSource, ...] = get_args(ResponseSource)
-"""Every `ResponseSource`."""
+"""All values of `ResponseSource`."""
 
 Headers = Mapping[str, str | Iterable[str]] | Iterable[tuple[str, str]]
 
@@ -61,7 +61,7 @@ class LocalResponseMeta(
     """Type and id of a stream item, if the handler yielded an `Event`."""
 
     source: ClassVar[Literal["local"]] = "local"
-    """The discriminant."""
+    """The kind of source, which distinguishes the metas."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the meta with its JSON names."""
@@ -81,7 +81,7 @@ class HTTPResponseMeta(msgspec.Struct, frozen=True, rename="camel", omit_default
     event: SSEEvent | None = None
 
     source: ClassVar[Literal["http"]] = "http"
-    """The discriminant."""
+    """The kind of source, which distinguishes the metas."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the meta with its JSON names; absent fields are omitted."""
@@ -105,7 +105,7 @@ class MCPResponseMeta(
     """The protocol's `_meta`."""
 
     source: ClassVar[Literal["mcp"]] = "mcp"
-    """The discriminant."""
+    """The kind of source, which distinguishes the metas."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the meta with its JSON names; absent fields are omitted."""

@@ -205,7 +205,7 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
 
     @property
     def id(self) -> str:
-        """`namespace.name`."""
+        """The id: `namespace.name`."""
         return self.spec.id
 
     def rebuild(self, envelope: ResponseEnvelope[Any]) -> ResponseEnvelope[R_co]:

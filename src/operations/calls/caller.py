@@ -362,7 +362,7 @@ class PendingRequestMap:
         self._endpoint.send_error(request_id, error, self._codec)
 
     def abort(self, request_id: str, reason: str = "") -> None:
-        """Cancel a request: one that this side made, so that its caller gets `ABORTED`, or one that it received."""
+        """Cancel a request that this side made, so that its caller gets `ABORTED`, or that it received."""
         pending = self._endpoint.pending.get(request_id)
         if pending is None:
             self._endpoint.send_abort(request_id, inbox_of(request_id), self._codec, reason)

@@ -26,7 +26,7 @@ _Whole = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 _Id = Annotated[str, msgspec.Meta(max_length=128)]
 """The id of a request, a worker or a peer: a name of at most 64 characters and random parts."""
 _Token = Annotated[str, msgspec.Meta(max_length=64)]
-"""A grant, or the type of an event at a hub."""
+"""A short string: a grant, or the type of an event at a hub."""
 _Name = Annotated[str, msgspec.Meta(max_length=256)]
 """An operation id or a namespace."""
 MOST_NAMESPACES = 64
@@ -55,7 +55,7 @@ class RequestPayload(_CallPayload):
     progress: bool = False
     """Whether the caller accepts `call.progress`."""
     job: JobRequest | None = None
-    """Set if the outcome of a stored request is kept instead of sent to its caller."""
+    """The job whose outcome is kept instead of sent to the caller; None for a request that is not a job."""
 
 
 class ResponsePayload(_CallPayload):
@@ -110,7 +110,7 @@ class CreditPayload(_CallPayload):
     number: int = 0
     """A number that grows with each message, on a transport where others receive it."""
     proof: str = ""
-    """As in `AbortPayload`."""
+    """Proof that the sender knows the request id, as in `AbortPayload`."""
 
 
 class AnnouncementPayload(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -202,7 +202,7 @@ class CallRequested(_Event, tag="call.requested"):
 
     payload: RequestPayload
     identity: msgspec.Raw = NULL
-    """Encoded, because a worker receives the same identity many times and decodes it once."""
+    """The caller's identity, encoded: a worker receives the same identity many times and decodes it once."""
     stream: bool = False
     parent: str | None = None
     grant: str | None = None
@@ -323,7 +323,7 @@ class EventHeader(msgspec.Struct, omit_defaults=True, gc=False):
     to: _Name
     payload: msgspec.Raw
     identity: msgspec.Raw = NULL
-    """Not decoded: a hub ignores the identity that a spoke claims."""
+    """The claimed identity, not decoded: a hub ignores the identity that a spoke claims."""
     stream: bool = False
     parent: _Id | None = None
     grant: _Token | None = None

@@ -110,7 +110,7 @@ class StoredRequest:
         """Other deliveries of the same job. If the held delivery is a copy, one of these may be the original."""
 
     def replace(self, delivery: Delivery) -> None:
-        """Acknowledge `delivery`, a later one of the same request, instead of the earlier one."""
+        """Hold `delivery`, a later delivery of the same request, in place of the earlier one."""
         self.delivery = delivery
 
     def sent(self, message: bytes) -> None:

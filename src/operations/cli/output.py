@@ -41,7 +41,7 @@ class Output:
         self._on_terminal = is_terminal(self._stdout)
         self.pretty = self._on_terminal and not self._json
         self.is_plain = self.pretty and self._part == "data" and self._jq is None
-        """Whether data is shown to a person, without options that select or filter."""
+        """Whether all data is printed for a person: on a terminal, without --json, --envelope, --meta and --jq."""
         self._is_remote = getattr(args, "url", None) is not None
 
     def text_of(self, envelope: ResponseEnvelope[Any], *, compact: bool = False, to_file: bool = False) -> bytes:

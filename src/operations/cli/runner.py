@@ -70,7 +70,7 @@ class _Lines(logging.Handler):
     """Prints log records line by line, without secrets."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print one."""
+        """Print a record."""
         for line in stderr.redacted(self.format(record)).splitlines():
             stderr.write_line(printable(line))
 
@@ -79,7 +79,7 @@ class _Records(logging.Handler):
     """Prints log records as JSON, without secrets."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print one."""
+        """Print a record."""
         stderr.write_log_record(self.format(record))
 
 

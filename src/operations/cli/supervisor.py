@@ -124,7 +124,7 @@ class Supervisor:
         self._reload_requested = False
         """Whether a reload was requested that has not begun."""
         self.stopping = asyncio.Event()
-        """Set it to stop all processes."""
+        """An event; setting it stops all processes."""
         self.exit_code = OK
 
     @property

@@ -32,7 +32,7 @@ class Action(msgspec.Struct, frozen=True):
     """An action of a configuration."""
 
     name: str
-    """The source or transport."""
+    """The name of the source or transport."""
     text: str
     """The action, without secrets: `start npx …`, `import ./shop`, `send ${TOKEN} to https://…`."""
 

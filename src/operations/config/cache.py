@@ -65,7 +65,7 @@ class CacheHeader(msgspec.Struct, frozen=True, array_like=True):
     configuration: Mapping[str, str]
     """Digest of each configuration file."""
     files: Sequence[Stamp]
-    """Variable files."""
+    """Stamp of each variable file."""
     salt: bytes
     variables: Mapping[str, str]
     """Digest of each non-secret environment variable; empty if it was not set."""

@@ -89,7 +89,7 @@ def _opened(workspace: Workspace) -> Iterator[_Row]:
 
 
 def _resolve(rows: Sequence[_Row], order: Sequence[str]) -> tuple[list[_Row], dict[str, dict[str, str]]]:
-    """Return the first row of each id, and the ids of each source that an earlier source has, with that source."""
+    """Return the first row of each id; for each source, also its ids that an earlier source has, with that source."""
     position = {name: index for index, name in enumerate(order)}
     found: dict[str, _Row] = {}
     hidden: dict[str, dict[str, str]] = {}

@@ -39,7 +39,7 @@ class ConfigDocument(msgspec.Struct, frozen=True, dict=True):
         return json_lines(without_comments(self.text)) if self.path.suffix == ".json" else toml_lines(self.text)
 
     def line(self, key: Key, mention: str = "") -> int:
-        """Return the line of a key or its nearest parent; with `mention`, the first line from there with it."""
+        """Return the line of a key or its nearest parent; with `mention`, the first line from there with that text."""
         while key and key not in self.lines:
             key = key[:-1]
         line = self.lines.get(key, 1)

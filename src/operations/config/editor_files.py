@@ -76,7 +76,7 @@ def editor_servers(document: ConfigDocument) -> Iterator[SourceTable]:
 
 
 def editor_directory(path: Path) -> Path:
-    """Return the directory where servers run: the file's directory, or its parent if it is one such as `.vscode`."""
+    """Return the directory where servers run: that of the file, or its parent for a directory such as `.vscode`."""
     directory = path.parent
     return directory.parent if directory.name.startswith(".") else directory
 

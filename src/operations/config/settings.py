@@ -393,7 +393,7 @@ class ServeSettings(Settings, frozen=True, kw_only=True):
 
 
 class FileSettings(Settings, frozen=True, kw_only=True):
-    """The whole file."""
+    """The whole configuration file."""
 
     env_file: Annotated[
         str | list[str] | None, Meta(description="Files with variables for `${…}`; the environment takes precedence.")

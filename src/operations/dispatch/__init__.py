@@ -1,4 +1,4 @@
-"""Dispatcher: runs every external call the same way, whichever transport it came by."""
+"""Dispatcher: runs external calls in the same steps for every transport."""
 
 from operations.dispatch.dispatcher import CONCURRENCY, QUEUE, Dispatcher, Request
 from operations.dispatch.nested_calls import RemoteCalls

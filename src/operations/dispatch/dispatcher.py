@@ -77,7 +77,7 @@ class Request(Deadline, kw_only=True):
     caller: str = ""
     """The key of the caller's queue; calls of different callers take turns."""
     deadline: int | None = None
-    """Epoch milliseconds."""
+    """Time at which the call fails with `TIMEOUT`, in epoch milliseconds."""
     sent_at: int | None = None
     """Time at which the caller sent the request, by the caller's clock; epoch milliseconds."""
     idle_timeout: float | None = None
@@ -167,7 +167,7 @@ class Request(Deadline, kw_only=True):
             self._end(envelope, None)
 
     async def _delay(self, error: Exception) -> BaseException:
-        """Wait until an error, which may be large, may be sent; return it, or why the call ended meanwhile."""
+        """Wait until the transport accepts an error, which may be large; return it, or the error that ends the wait."""
         try:
             await self.run(self.host.backpressure.wait(self.caller))
         except BaseException as stopped:  # noqa: BLE001  # the caller gets a response for every exception
@@ -247,7 +247,7 @@ class Dispatcher:
         self.active: set[_ActiveCall] = set()
         """The calls and streams that run or wait for a slot."""
         self.idle: asyncio.Future[None] | None = None
-        """Done when no call is active; set by `drain`."""
+        """Future that is done when no call is active; `drain` creates it."""
         self._nested = NestedCalls(registry, remote)
 
     @property

@@ -251,7 +251,7 @@ class StartableCall(Protocol):
         """The key of the caller's queue."""
 
     def serve(self) -> Coroutine[Any, Any, None]:
-        """Return the coroutine of the task."""
+        """Run the call and report its end; this coroutine becomes the call's task."""
 
     def ends_expired(self) -> bool:
         """End the call and free its slot if its deadline has passed; return whether it was ended."""

@@ -52,7 +52,7 @@ class ToolOptions(TypedDict, total=False):
     allow: Iterable[str]
     """Shell patterns of ids; an operation that matches any of them is selected. Without patterns, all are."""
     deny: Iterable[str]
-    """Shell patterns on ids of operations that are left out."""
+    """Shell patterns of ids; an operation that matches any of them is left out."""
     tags: Iterable[str]
     """Tags of which an operation needs at least one to be selected; empty for any."""
     read_only: bool

@@ -28,7 +28,7 @@ class Grants:
         """Grants of aborted requests by request id, the oldest first."""
 
     def __len__(self) -> int:
-        """Number of valid grants. One whose worker never confirms its end is kept, invalid, until the next one ends."""
+        """Number of valid grants. A grant that has ended without its worker's confirmation may still be in `held`."""
         return sum(map(_is_valid, self.held.values()))
 
     def present(self, token: str) -> Grant:

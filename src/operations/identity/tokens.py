@@ -20,7 +20,7 @@ class Principal(msgspec.Struct, frozen=True):
     namespaces: Sequence[str] = ()
     """The namespaces where it may register operations, including the namespaces below them; `*` is any."""
     expires_at: float | None = None
-    """Epoch seconds."""
+    """Time at which the token expires, in epoch seconds; None if it does not."""
     speaks_for_callers: bool = True
     """Whether nested calls that it makes while it runs a request have the identity of the request's caller.
 

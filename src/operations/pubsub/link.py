@@ -92,7 +92,7 @@ class Link(Protocol):
     turn: Turn
     """Limit on the messages of this link that are handled in each iteration of the event loop."""
     large: LargeMessages
-    """Shared by the links of a server."""
+    """Limit on large messages, which the links of a server share."""
     receive: Callable[[bytes, Any], None]
     """Called with each message and `source`, synchronously; it must not raise."""
     source: Any
@@ -132,7 +132,7 @@ class Link(Protocol):
 
 
 class Callbacks(Protocol):
-    """The user of a link."""
+    """Interface that the user of a link implements."""
 
     def opened(self, link: Link) -> None:
         """Called when the connection is open."""

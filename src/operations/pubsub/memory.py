@@ -18,7 +18,7 @@ _CAPABILITIES = Capabilities(
 
 
 class _Listeners:
-    """The listeners at one address: all without a group, and the members of each group in turn."""
+    """The listeners at one address: every listener without a group gets each message, and of each group one in turn."""
 
     def __init__(self, address: str) -> None:
         self.arrival = Arrival(address)

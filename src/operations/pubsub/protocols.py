@@ -15,7 +15,7 @@ import msgspec
 Undelivered = Callable[[str], None]
 """Called with the reason if a message has no receiver, as soon as the transport knows."""
 Stop = Callable[[], None]
-"""Ends a listener or a watch; calling it again does nothing."""
+"""Function that ends a listener or a watch; a second call does nothing."""
 Part = TypeVar("Part")
 """An optional Protocol."""
 HEARTBEAT_SECONDS = 2.0
@@ -296,7 +296,7 @@ TOO_SLOW = "the server reads too slowly"
 
 @runtime_checkable
 class ReportsCongestion(Protocol):
-    """Reports when its server reads more slowly than this end sends."""
+    """Reports when its server reads more slowly than this peer sends."""
 
     def watch_congestion(self, changed: Callable[[bool], None]) -> Stop:
         """Call `changed(True)` when congestion begins (immediately if it has begun), `changed(False)` when it ends."""

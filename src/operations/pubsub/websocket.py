@@ -85,7 +85,7 @@ class WebSocketLink(picows.WSListener):
         self._messages: Iterator[bytes] = iter(())
         """The messages of the frame that is being handled."""
         self._backlog_bytes = 0
-        """Size of these frames and of the one that is being handled."""
+        """Size of the frames in `_backlog` and of the frame that is being handled."""
         self._handled_bytes = 0
         self._handles = False
         """Whether `_handle_backlog` is scheduled."""

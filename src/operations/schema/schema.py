@@ -337,7 +337,7 @@ def _bounded(check: Callable[[Any], bool], shallow: Callable[[Any], bool] | None
 
 
 def _unless_shared(usual: Callable[..., Any], shared: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `usual`, but use `shared` for values that repeat the same parts too often."""
+    """Return a check that is `usual`, or `shared` for values that repeat the same parts too often."""
     return lambda value, *options, **named: (shared if too_shared(value) else usual)(value, *options, **named)
 
 

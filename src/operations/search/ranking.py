@@ -55,7 +55,7 @@ class SearchDocument(msgspec.Struct, frozen=True):
     title: str = ""
     description: str = ""
     type: str = ""
-    """query, mutation or subscription."""
+    """The type of the operation: query, mutation or subscription."""
     method: str = ""
     """The HTTP method and path; empty if there are none."""
     path: str = ""

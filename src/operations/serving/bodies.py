@@ -100,7 +100,7 @@ class CallWatcher:
 
     def __init__(self, receive: Receive | None, operation_id: str, calls: ConcurrencyLimits, key: str) -> None:
         self._receive = receive
-        """None for a call that continues when its client disconnects."""
+        """`receive` of ASGI; None for a call that continues when its client disconnects."""
         self._operation_id = operation_id
         self._calls = calls
         self._key = key

@@ -80,7 +80,7 @@ class HTTPProtocol(asyncio.Protocol):
     # The transport
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wait for the first head."""
+        """Wait for the head of the first request; called by asyncio."""
         self.transport = transport
         self.state.connections.add(self)
         self._client = _address(transport.get_extra_info("peername"))
@@ -237,7 +237,7 @@ class HTTPProtocol(asyncio.Protocol):
             self._reading.add(body)
 
     def on_message_complete(self) -> None:
-        """End a body."""
+        """Handle the end of a request's body."""
         if self._reading is not None:
             self._reading.end_body()
             if not self._reading.keeps_alive:
@@ -336,7 +336,7 @@ class HTTPProtocol(asyncio.Protocol):
             self.transport.close()
 
     def _read_absolute(self, target: bytes) -> bytes:
-        """Return the path of an absolute target. Its host must be that of `Host`, which the application checks."""
+        """Return the path of an absolute target; its host must equal `Host`, which the application checks."""
         authority, slash, path = target.partition(b"://")[2].partition(b"/")
         if dict(self._headers).get(b"host") != authority:
             raise httptools.HttpParserError("the target and Host differ")

@@ -20,23 +20,23 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     deadline_seconds: float = 60.0
     """The longest duration of a call; `Operations-Timeout` lowers it."""
     connections: int = 20_000
-    """Connections of the server that `serve_http` starts."""
+    """Largest number of open connections of a server that `serve_http` starts."""
     concurrency: int = CONCURRENCY
-    """Concurrent calls of all callers together."""
+    """Largest number of concurrent calls of all callers together."""
     queue: int = 10_000
-    """Calls that wait for a slot; further calls are refused."""
+    """Largest number of calls that wait for a slot; further calls are refused."""
     all_streams: int = 10_000
-    """Open streams of all callers together."""
+    """Largest number of open streams of all callers together."""
     streams: int = 64
-    """Open streams of one identity."""
+    """Largest number of open streams of one identity."""
     calls: int = 256
-    """Running and waiting calls of one identity."""
+    """Largest number of running and waiting calls of one identity."""
     rate: float | None = None
-    """Requests per second of one identity; None for no limit."""
+    """Largest number of requests per second of one identity; None for no limit."""
     burst: int | None = None
-    """Requests that one identity may send at the same moment; by default as many as in one second."""
+    """Largest number of requests that one identity may send at once; by default as many as in one second."""
     failures: int = 30
-    """Requests with invalid credentials per address and minute."""
+    """Largest number of requests with invalid credentials per address and minute."""
     heartbeat_seconds: float = 15.0
     """Interval of heartbeat comments in a stream without events."""
     replay_seconds: float = 0.0

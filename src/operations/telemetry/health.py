@@ -24,7 +24,7 @@ class Readiness:
 
     def __init__(self, reason: str | None = "starting") -> None:
         self.reason = reason
-        """None while the process is ready."""
+        """Why the process does not accept calls; None while it is ready."""
 
     def ready(self) -> None:
         """Mark the process as ready."""

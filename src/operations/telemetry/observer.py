@@ -27,7 +27,7 @@ class Call(msgspec.Struct, eq=False, kw_only=True):
 
     operation_id: str
     spec: OperationSpec | None
-    """None for an unknown operation."""
+    """The spec of the operation; None if the operation is unknown."""
     kind: Kind
     """`served` for a call from another process or client, `local` for a call of this process, also a nested one."""
     streaming: bool
@@ -140,11 +140,11 @@ class ObservedCall:
         self._observations: list[Observation] = [each for each in begun if each is not None]
 
     def enter(self) -> list[Any]:
-        """Begin a step."""
+        """Notify observers that a step of the call begins."""
         return [*(_safely(observation.enter) for observation in self._observations), _current.set(self)]
 
     def leave(self, entered: list[Any]) -> None:
-        """End a step; the innermost observer leaves first."""
+        """Notify observers that a step ends, the innermost observer first."""
         try:  # noqa: SIM105  # cheaper than `suppress`
             _current.reset(entered.pop())
         except ValueError:  # work that outlives its call ends in another context

@@ -103,9 +103,9 @@ class Registration(msgspec.Struct, eq=False):
     pool: bool = False
     operations: dict[str, AnnouncedOperation] = {}
     rejected: dict[str, str] = {}
-    """The reasons by operation id, including operations that another session has registered."""
+    """Reasons for rejected operations, by operation id; also for operations that another session has registered."""
     refused: dict[str, str] = {}
-    """The reasons by namespace."""
+    """Reasons for refused namespaces, by namespace."""
     slots: int = 0
     """Number of calls that it runs at a time; 0 if unknown."""
 
@@ -162,7 +162,7 @@ class HubDirectory:
         self._update(registration, operations, rejected)
 
     def retire(self, session: HubSession, header: EventHeader, codec: Codec) -> None:
-        """Remove a worker; the calls that it runs go on."""
+        """Remove a worker; the calls that it runs continue."""
         workers = self._workers.get(session)
         gone = _READ_GONE[codec.name](bytes(header.payload)) if workers else None
         registration = workers.pop(gone.worker_id, None) if workers and gone is not None else None
@@ -207,7 +207,7 @@ class HubDirectory:
         *,
         is_gone: bool = False,
     ) -> None:
-        """Replace the operations of a worker; report to it, and to workers that get an operation it no longer has."""
+        """Replace the operations of a worker; notify it, and the workers that get an operation it no longer has."""
         before, registration.operations = registration.operations, operations
         held = before.keys() - registration.rejected.keys()
         registration.rejected = rejected
@@ -232,7 +232,7 @@ class HubDirectory:
         elif operation.sessions == [session]:
             operation.announced, operation.pool = announced, registration.pool
         elif not (registration.pool and operation.pool):
-            reason = "another spoke has registered it; to share it, serve it with `ops worker` or pool=True at both"
+            reason = "another spoke has registered it; to share it, use `ops worker` or pool=True at both"
         elif announced.digest != operation.announced.digest:
             reason = "another spoke has registered it with a different spec"
         elif session not in operation.sessions:

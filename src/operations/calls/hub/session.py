@@ -87,7 +87,7 @@ class HubSession:
         self.nested_queue = CallerQueue()
         """The queue of its nested calls, which must not wait for the calls that they are nested in."""
         self.queued: dict[str, CallerQueue] = {}
-        """The queues of its requests that wait, by its own request ids."""
+        """The queue of each waiting request of this peer, by the peer's own request ids."""
         self.encoded_identity: dict[str, msgspec.Raw] = {}
         """The peer's own identity, encoded, by codec."""
 

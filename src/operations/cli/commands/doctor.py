@@ -129,7 +129,7 @@ def _trust(args: ParsedArguments, config: Config) -> Finding:
 
 
 def _extras(config: Config | None) -> Iterator[Finding]:
-    """Check which extras are installed; a missing one that the configuration needs is bad."""
+    """Check which extras are installed; a missing extra that the configuration needs is a problem."""
     kinds = {source.kind for source in config.sources.values()} if config is not None else set()
     needed = {_NEEDS[kind] for kind in kinds if kind in _NEEDS}
     for extra, (module, purpose) in _EXTRAS.items():

@@ -102,7 +102,7 @@ def _read(path: Path) -> Any:
     try:
         return json.loads(text) if text.strip() else {}
     except (ValueError, RecursionError):
-        hint = "it may contain comments; add the entry by hand (--dry-run elsewhere prints it)"
+        hint = "it may contain comments; add the entry by hand: 'ops install --dry-run' in another directory prints it"
         raise CommandError(f"{path} is not plain JSON", hint) from None
 
 

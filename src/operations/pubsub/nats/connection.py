@@ -43,7 +43,7 @@ class WriteBuffer:
 
     def __init__(self, replies: Replies, sizing: BatchSizing) -> None:
         self.transport: Any = None
-        """The loop's transport."""
+        """The asyncio transport of the connection."""
         self.batch_bytes = _BATCH_BYTES
         self.is_scheduled = False
         """Whether a flush is scheduled."""
@@ -75,7 +75,7 @@ class WriteBuffer:
             answers.append(message)
 
     def publish(self, subject: bytes, message: bytes) -> None:
-        """Send a message, after the buffered requests, which it may concern."""
+        """Send a message after the buffered requests, because it may concern them."""
         self._put_requests()
         self.send(b"PUB %b %d\r\n%b\r\n" % (subject, len(message), message))
 
@@ -157,7 +157,7 @@ def _report_all(entries: Requests, reason: str) -> None:
 
 
 class NatsConnectionOwner(Protocol):
-    """The user of a connection."""
+    """Interface that the user of a connection implements."""
 
     def info_changed(self, info: ServerInfo) -> None:
         """Handle a later INFO of the server: its cluster changed."""

@@ -39,7 +39,7 @@ _RECORD_HEADERS = 1 << 14
 
 
 class DurableQueues:
-    """The durable queues of one end; missing streams and consumers are created."""
+    """The durable queues of one peer; missing streams and consumers are created."""
 
     def __init__(self, client: NatsClient, subjects: Subjects, *, ack_wait: float, replicas: int) -> None:
         self.client = client
@@ -219,7 +219,7 @@ class DurableQueues:
             self._publish_or_warn(subject, message, headers, stored)
 
     def _publish_or_warn(self, subject: bytes, message: bytes, headers: bytes, done: Callable[[], None]) -> None:
-        """Store a message elsewhere; on failure it stays where it was and is delivered again."""
+        """Store a message at another subject; on failure it stays in its queue and is delivered again."""
 
         def answered(answer: JetStreamReply) -> None:
             if answer.error is None:

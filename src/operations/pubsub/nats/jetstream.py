@@ -38,7 +38,7 @@ class NatsClient(Protocol):
         """The largest message, with its headers, that the server accepts."""
 
     def subscribe(self, subject: bytes, *, full: ReceiveMessage) -> Stop:
-        """Subscribe to a subject, over any number of connections."""
+        """Subscribe to a subject; the subscription is renewed at each reconnect."""
 
     def publish(self, data: bytes) -> bool:
         """Send bytes of the client protocol; return False without a connection."""
@@ -67,7 +67,7 @@ class JetStreamReply(msgspec.Struct, frozen=True):
 
 
 class JetStream:
-    """The storage of one end's server; missing streams are created."""
+    """JetStream at the server of one peer; missing streams are created."""
 
     def __init__(self, client: NatsClient, prefix: str, *, replicas: int) -> None:
         self.client = client

@@ -9,7 +9,7 @@ from operations.pubsub.protocols import KeepsRecords, Record, Stop
 
 
 class NatsKeptRecords(KeepsRecords):
-    """The records of one end's durable queues."""
+    """The records of one peer's durable queues."""
 
     def __init__(self, queues: DurableQueues) -> None:
         self._queues = queues

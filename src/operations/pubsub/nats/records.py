@@ -1,4 +1,4 @@
-"""Records of stored messages in JetStream: one message per record, the last one of its subject, listed by owner."""
+"""Records of stored messages in JetStream: a record is the last message of a subject. Records are listed by owner."""
 
 from __future__ import annotations
 

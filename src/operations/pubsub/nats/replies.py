@@ -1,4 +1,4 @@
-"""The reply subjects of one end of a NATS bus: for reports of no responders, and for responses of JetStream.
+"""The reply subjects of one peer on a NATS bus: for reports of no responders, and for responses of JetStream.
 
 A server reports immediately if a message has no listener, and reports nothing otherwise. It processes messages in
 order: a PONG means that everything before its PING was delivered.
@@ -23,7 +23,7 @@ class Replies:
         self.inbox = inbox
         """The subject of replies to this peer."""
         self.issued = 0
-        """The newest number."""
+        """The newest number that was assigned."""
         self.written = 0
         """The newest number when the connection last wrote."""
         self.sent: dict[int, Sent] = {}

@@ -26,7 +26,7 @@ _MOST_ARRIVALS = 8_192
 
 
 class Subjects:
-    """The subjects of one end, under a prefix and with its name."""
+    """The subjects of one peer, under a prefix and with its name."""
 
     def __init__(self, prefix: str, name: str) -> None:
         if _TOKENS.fullmatch(prefix) is None:

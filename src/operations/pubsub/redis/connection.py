@@ -40,7 +40,7 @@ SILENT_BEATS = 3
 
 
 class RedisConnectionOwner(Protocol):
-    """The user of a connection."""
+    """Interface that the user of a connection implements."""
 
     def begin_reading(self) -> None:
         """Called before replies are handled; messages that they cause are written after the last one."""

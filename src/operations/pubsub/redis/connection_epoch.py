@@ -17,7 +17,7 @@ _FATAL = ("READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "UNBLOCKED")
 
 
 class EpochListener(Protocol):
-    """The user of an epoch."""
+    """Interface that the user of an epoch implements."""
 
     def begin_reading(self) -> None:
         """Called before messages are handled."""
@@ -33,7 +33,7 @@ class EpochListener(Protocol):
 
 
 class ConnectionEpoch:
-    """The connections of one peer: the main one (it also listens), one per other master, those for blocking commands.
+    """The connections of one peer: the main one, which also listens; one per other master; those for blocking commands.
 
     The loss of any of them ends them all, because messages in flight may be lost.
     """

@@ -204,7 +204,7 @@ class RequestQueues:
             self.backlogged.discard(address)
 
     async def _take_from(self, epoch: ConnectionEpoch, address: str) -> None:
-        """Start the reader of a queue if it is missing; one reader serves all queues, in a cluster those of a slot."""
+        """Start the reader of a queue if it is missing. One reader serves all queues; in a cluster, all of one slot."""
         queue = self._bus.keys.of_namespace(address).queue
         slot = epoch.topology.slot(queue)
         if slot not in self._readers:

@@ -209,7 +209,7 @@ class RedisTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, Reports
         self.write()
 
     async def flush(self) -> None:
-        """Return once the servers have processed all messages and the end of listeners."""
+        """Return once the servers have processed all sent messages and all ended subscriptions."""
         self.write()
         if self.epoch is not None:
             with contextlib.suppress(OSError, ReplyError):

@@ -264,7 +264,7 @@ def _only_container(node: Node) -> Node | None:
 
 
 def _is_idle(node: Node) -> bool:
-    """Whether a node has only scalars, or accepts anything."""
+    """Whether values of a node need no generated code: they are scalars, or anything is accepted."""
     if node.never or node.choices is not None:
         return True
     if node.unions or node.conditional:

@@ -192,7 +192,7 @@ class Caster:
 
     @cached_attribute
     def _closed(self) -> ClosedForm:
-        """The closed form; one that rejects everything if it would cost more than the later stages."""
+        """The closed form; a form that rejects everything if the real one would cost more than the later stages."""
         try:
             closed = self._closer.form()
             return closed if Costs(closed.document, definitions=closed.definitions).affordable else _REJECTING

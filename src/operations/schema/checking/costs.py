@@ -184,7 +184,7 @@ class Costs:
             self._estimate(self._groups.pop(0))
 
     def _estimate(self, group: dict[str, Nesting]) -> None:
-        """Estimate definitions that refer to each other, or one that does not refer to itself."""
+        """Estimate the cost of definitions that refer to each other, or of a single definition."""
         cycle = frozenset(group)
         entries: set[str] = set()
         edge = 1

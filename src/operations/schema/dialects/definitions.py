@@ -24,9 +24,9 @@ _NAMED = ("/components/schemas/", "/definitions/")
 class Definitions:
     """The shared definitions of the schemas in one document.
 
-    `sections` are the parts of the document that every schema has beside its own keywords, and `files` are the
-    addresses of other documents. A schema that refers to anything else is converted alone. `reviser` returns a
-    function that revises each definition once.
+    Definitions are shared if they are in one of the document's `sections` (such as `components`), or in another
+    document whose address is in `files`. A schema that refers to anything else is converted alone. `reviser` returns
+    a function that revises each definition once.
     """
 
     def __init__(

@@ -66,7 +66,7 @@ class References:
         self._dynamic: set[str] = set()
 
     def enter(self, schema: Mapping[str, Any], base: str, draft: int) -> tuple[str, int]:
-        """Return the base URL and draft inside `schema`, given those around it."""
+        """Return the base URL and draft inside `schema`, given the base URL and draft around it."""
         if _IDENTIFYING.isdisjoint(schema):  # fast path: most schemas
             return base, draft
         draft = self._draft_of(schema, draft)

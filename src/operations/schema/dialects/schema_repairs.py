@@ -34,7 +34,7 @@ class SchemaRepairs:
 
     def __init__(self) -> None:
         self._unjoined: dict[str, Any] = {}
-        """Definitions before a repair closed them, for the repair of schemas that contain them."""
+        """Definitions as they were before a repair closed them; needed to repair schemas that contain them."""
 
     def repair(self, document: dict[str, Any], fresh: Collection[str] | None = None) -> None:
         """Repair the unsatisfiable parts of a document in place; `fresh` limits this to some of its definitions."""

@@ -24,7 +24,7 @@ _MAPS: Final = SCHEMA_MAPS | {"$defs"}
 
 
 def schemas_in(document: dict[str, Any], definitions: Collection[str] | None = None) -> Iterator[dict[str, Any]]:
-    """Yield every object schema of a document once, the document first; with `definitions`, only those of them."""
+    """Yield every object schema of a document once, the document first; `definitions` limits the definitions."""
     pending: list[Any] = [document]
     while pending:
         node = pending.pop()

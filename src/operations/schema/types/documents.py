@@ -22,9 +22,9 @@ from operations.schema.types.hints import (
     key_of,
     members,
     record_kind,
-    refusal,
     type_name,
     union_members,
+    unsupported_type,
     unwrap_type,
     uses_pydantic,
 )
@@ -273,7 +273,7 @@ def _of_leaf(tp: Any) -> Document:
     if tp is Never or tp is NoReturn:
         return {"not": {}}
     if not isinstance(tp, type) or get_origin(tp) is not None:
-        raise refusal(tp)
+        raise unsupported_type(tp)
     if tp in TEXTS:
         return {"type": "string", "format": TEXTS[tp]}
     if tp.__module__ == "ipaddress" and tp.__name__ in _IP_FORMATS:
@@ -281,7 +281,7 @@ def _of_leaf(tp: Any) -> Document:
     for base, document in _BASES:
         if issubclass(tp, base):
             return dict(document)
-    raise refusal(tp)
+    raise unsupported_type(tp)
 
 
 def _restricts_text(document: Document) -> bool:

@@ -72,9 +72,9 @@ def unwrap_type(tp: Any) -> tuple[Any, tuple[Any, ...]]:
     notes: tuple[Any, ...] = ()
     while True:
         if isinstance(tp, typing.ForwardRef | str):
-            raise refusal(tp, "unresolved name; pass the type itself")
+            raise unsupported_type(tp, "unresolved name; pass the type itself")
         if getattr(tp, "__unpacked__", False):
-            raise refusal(tp, "a tuple with an unpacked part is not supported")
+            raise unsupported_type(tp, "a tuple with an unpacked part is not supported")
         origin = get_origin(tp)
         if origin is typing.Annotated:
             tp, notes = tp.__origin__, (*tp.__metadata__, *notes)
@@ -268,7 +268,7 @@ def _resolved(holder: Any, namespace: dict[str, Any] | None) -> dict[str, Any]:
     try:
         return typing.get_type_hints(holder, globalns=namespace, include_extras=True)
     except NameError as error:
-        raise refusal(holder, f"undefined name {error.name!r} in its annotations") from error
+        raise unsupported_type(holder, f"undefined name {error.name!r} in its annotations") from error
 
 
 def substitute(tp: Any, filled: Mapping[Any, Any]) -> Any:
@@ -300,7 +300,7 @@ def docstring(cls: Any) -> str:
     return " ".join(lines[: lines.index("")] if "" in lines else lines)
 
 
-def refusal(tp: Any, reason: str = "") -> TypeError:
+def unsupported_type(tp: Any, reason: str = "") -> TypeError:
     """Return the error for an unsupported type, with the supported ones."""
     shown = getattr(tp, "__qualname__", None) or str(tp)
     why = reason or "unsupported type"

@@ -19,8 +19,8 @@ from operations.schema.types.hints import (
     is_union,
     key_of,
     record_kind,
-    refusal,
     union_members,
+    unsupported_type,
     unwrap_type,
     uses_pydantic,
 )
@@ -251,14 +251,14 @@ def _text_load(tp: Any) -> Load:
     if tp is Never or tp is NoReturn:
         return _never
     if not isinstance(tp, type):
-        raise refusal(tp)
+        raise unsupported_type(tp)
     if tp in TEXTS:
         return lambda value: _convert(value, tp)
     if issubclass(tp, bytes | bytearray | memoryview):
         return lambda value: _built(tp, _convert(value, bytes))
     if issubclass(tp, str | int | float) or tp.__module__ == "ipaddress" or issubclass(tp, os.PathLike):
         return lambda value: value if isinstance(value, tp) else _built(tp, value)
-    raise refusal(tp)
+    raise unsupported_type(tp)
 
 
 def _exactly(tp: type, name: str) -> Load:

@@ -20,7 +20,7 @@ _MESSAGES = {
 
 
 def message_of(text: str) -> str:
-    """Return our message for a message of msgspec; the same text if we have none."""
+    """Return our message for a message of msgspec; the text unchanged if we have none."""
     return _MESSAGES.get(text, text)
 
 

@@ -14,7 +14,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from operations.errors import CallError
 from operations.schema.checking.values import pointer
-from operations.schema.types.hints import Mode, refusal
+from operations.schema.types.hints import Mode, unsupported_type
 from operations.schema.types.mismatch import mismatch
 
 _OPAQUE = frozenset({"bytes", "any", "is-instance", "is-subclass", "callable", "generator"})
@@ -39,7 +39,7 @@ def adapt(tp: Any) -> pydantic.TypeAdapter[Any] | None:
     except (pydantic.errors.PydanticUserError, pydantic.errors.PydanticUndefinedAnnotation):
         return None
     if not adapter.pydantic_complete and not adapter.rebuild(raise_errors=False):
-        raise refusal(tp, "it refers to undefined types")
+        raise unsupported_type(tp, "it refers to undefined types")
     return adapter
 
 
@@ -52,7 +52,7 @@ def describe(adapter: pydantic.TypeAdapter[Any], mode: Mode) -> dict[str, Any]:
             mode=_MODES[mode],  # type: ignore[arg-type]
         )
     except pydantic.errors.PydanticInvalidForJsonSchema as error:
-        raise refusal(adapter._type, error.message.split(" (")[0]) from error
+        raise unsupported_type(adapter._type, error.message.split(" (")[0]) from error
 
 
 def make_load(adapter: pydantic.TypeAdapter[Any]) -> Callable[[Any], Any]:

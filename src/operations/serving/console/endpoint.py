@@ -64,7 +64,7 @@ class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _ConsoleRequest(msgspec.Struct):
-    """One request."""
+    """One request to the console."""
 
     viewer: Viewer
     rest: str

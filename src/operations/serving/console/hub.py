@@ -127,7 +127,7 @@ class HubRecorder(RouteObserver):
         self._free_slot(call)
 
     def refused(self, session: HubSession, request_id: str, operation_id: str, code: str) -> None:
-        """Record a refused request of a spoke; those of this process have records."""
+        """Record a refused request of a spoke; requests of this process are already recorded."""
         if session.trusted:
             return
         caller = caller_name(session.principal.identity)

@@ -49,7 +49,7 @@ _ABSENT = f"""<!doctype html>
 
 
 class Asset(msgspec.Struct, frozen=True):
-    """One file."""
+    """One file of the page."""
 
     body: bytes
     compressed: bytes | None

@@ -13,7 +13,7 @@ from operations.spec import Operation
 
 
 class SourceState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One source."""
+    """The state of one source."""
 
     name: str
     kind: str

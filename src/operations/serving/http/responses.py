@@ -133,7 +133,7 @@ class AcceptHeader(msgspec.Struct, frozen=True):
     envelope: bool = False
     """Whether envelopes are requested."""
     events: bool = False
-    """Whether an event stream is requested by its name."""
+    """Whether the header names `text/event-stream`."""
     takes_events: bool = True
     """Whether an event stream is accepted from an operation with no other response."""
     envelope_events: bool = False

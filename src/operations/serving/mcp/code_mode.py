@@ -26,9 +26,9 @@ from operations.serving.mcp.tools import ToolList, ToolSets
 from operations.serving.suspended_calls import InputRequired
 
 PROCESSES = 8
-"""Scripts that run at the same time."""
+"""Largest number of scripts that run at the same time."""
 PROCESSES_PER_IDENTITY = 2
-"""Scripts of one identity that run at the same time; its other scripts wait."""
+"""Largest number of scripts of one identity that run at the same time; its other scripts wait."""
 _SCRIPTS_PER_IDENTITY = 128
 _encode = msgspec.json.Encoder().encode
 

@@ -133,7 +133,7 @@ class ResourceEntry(msgspec.Struct, frozen=True):
     template: URITemplate | None = None
 
     def listed(self) -> dict[str, Any]:
-        """Return the entry of the list."""
+        """Return the entry as MCP's lists contain it."""
         spec = self.operation.spec
         listed: dict[str, Any] = {"name": self.name}
         if spec.title:

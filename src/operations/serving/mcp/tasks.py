@@ -218,7 +218,7 @@ class _NoSlots:
 
 
 async def _until_asked(jobs: Jobs, job_id: str, client: AskingClient) -> None:
-    """Wait until a job asks a question or ends, for a second."""
+    """Wait until a job asks a question or ends, at most one second."""
     asked = asyncio.Event()
     client.changed = asked.set
     if client.open:

@@ -24,7 +24,7 @@ TOO_DEEP = "operations/too-deep"
 """Field that replaces the contents of a listed tool deeper than `MAX_DEPTH`."""
 
 Fetch = Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
-"""Function that sends a request: method and parameters to result."""
+"""Function that sends a request with a method and parameters, and returns the result."""
 
 # Strings, and runs of brackets outside them. Every alternative matches without backtracking, also at the end of input.
 _TOKENS = re.compile(rb'"[^"\\]*+(?:\\.?[^"\\]*+)*+"?|[\[{]++|[\]}]++', re.S)

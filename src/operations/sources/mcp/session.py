@@ -136,9 +136,9 @@ class SessionHooks(msgspec.Struct, frozen=True):
     """Callbacks to the owner of a session."""
 
     ended: Callable[[], None]
-    """The connection ended, or the server ended the session."""
+    """Called when the connection ends or the server ends the session."""
     changed: Callable[[], None]
-    """The server's list of tools changed."""
+    """Called when the server's list of tools changes."""
 
 
 @contextlib.asynccontextmanager

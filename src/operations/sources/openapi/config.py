@@ -153,7 +153,7 @@ class HTTPCallOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Media type of the request body."""
     timeout: float | None = None
     dry_run: bool = False
-    """Return the request that would be sent instead of sending it."""
+    """Whether the call returns the request instead of sending it."""
     download_to: str | os.PathLike[str] | None = None
     """Path that the body is written to as it arrives; `data` is then the path and the size."""
     url: str | None = None

@@ -38,7 +38,7 @@ class OutgoingRequest(msgspec.Struct, frozen=True, kw_only=True):
     prepared: PreparedRequest
     credentials: RequestCredentials
     deadline: float | None
-    """Monotonic time in seconds."""
+    """Time at which the request fails, in seconds of the monotonic clock."""
     timeout: float
     streaming: bool = False
     extra: Sequence[tuple[str, str]] = ()
@@ -224,7 +224,7 @@ class RedirectChain:
         self._origins = origins
         self._body = body
         self._key = key
-        """Credentials in the query."""
+        """Credentials that are sent in the query."""
         self._is_intact = True
 
     def follow(self, request: HTTPRequest, status: int, location: str) -> HTTPRequest | None:

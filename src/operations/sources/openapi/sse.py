@@ -227,7 +227,7 @@ class SSEParser:
         self._data = self._joined(data) if extra_lines and data is not None else data
 
     def _read_field(self, line: bytes) -> None:
-        """Interpret a line of a rarer field, or without a space after its colon."""
+        """Interpret a line that `_read` does not handle inline: a rare field, or no space after the colon."""
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if name == b"event":

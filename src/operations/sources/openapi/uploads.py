@@ -63,7 +63,7 @@ class OpenFile:
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self.consumed = False
-        """Whether it was read and is not seekable."""
+        """Whether the file cannot be sent again: it was read and is not seekable."""
         self._start: int | None = None
         self.size: int | None = None
         name = getattr(file, "name", None)

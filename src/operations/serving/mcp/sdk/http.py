@@ -22,7 +22,7 @@ _MAX_EVENTS = 256
 _MAX_EVENT_BYTES = 1024 * 1024
 MAX_SESSIONS = 1_000
 SESSIONS_PER_IDENTITY = 64
-"""Open sessions of one identity."""
+"""Largest number of open sessions of one identity."""
 SESSION_SECONDS = 30 * 60.0
 RETRY_MS = 500
 

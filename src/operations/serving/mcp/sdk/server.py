@@ -44,7 +44,7 @@ CALLER = "operations.caller"
 POLL = "mcpPollSeconds"
 """The annotation with the seconds after which the stream of a call is closed; the client then polls for the result."""
 SUBSCRIPTIONS_PER_IDENTITY = 16
-"""Open subscriptions of one identity."""
+"""Largest number of open subscriptions of one identity."""
 _PRIVATE = CacheHint(ttl_ms=TTL_MS, scope="private")
 _REQUESTS: dict[str, tuple[type[Any], tuple[type[BaseModel], ...]]] = {
     ELICIT: (types.ElicitRequest, (types.ElicitResult,)),
