@@ -122,7 +122,7 @@ def python_code(operation_id: str, example: Any, *, streams: bool) -> str:
 
 
 def without_secrets(request: Mapping[str, Any], redact: Callable[[str], str]) -> dict[str, Any]:
-    """Return a dry run's request without credentials, by header names and by `redact`."""
+    """Return a dry run's request without credentials, which are recognised by header names and by `redact`."""
     headers = [[name, hide_secret(name, redact(value))] for name, value in request["headers"]]
     body = request.get("body")
     body = [_redacted(part, redact) for part in body] if isinstance(body, list) else _redacted(body, redact)

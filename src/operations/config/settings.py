@@ -332,15 +332,17 @@ class ServeLimitSettings(Settings, frozen=True, kw_only=True):
     ] = 100_000
     response_bytes: Annotated[AtLeastOne, Meta(description="Maximum size of a response body.")] = 64 * 1024 * 1024
     deadline_seconds: Annotated[Seconds, Meta(description="Time limit in seconds for a call.")] = 60.0
-    calls: Annotated[AtLeastOne, Meta(description="Concurrent calls of one identity.")] = 256
-    streams: Annotated[AtLeastOne, Meta(description="Open streams of one identity.")] = 64
-    all_streams: Annotated[AtLeastOne, Meta(description="Open streams of all callers together.")] = 10_000
-    connections: Annotated[AtLeastOne, Meta(description="Open connections.")] = 20_000
-    failures: Annotated[AtLeastOne, Meta(description="Invalid credentials from one address per minute.")] = 30
-    rate: Annotated[Seconds | None, Meta(description="Requests of one identity per second.")] = None
-    burst: Annotated[AtLeastOne | None, Meta(description="Requests that one identity may send at the same moment.")] = (
-        None
-    )
+    calls: Annotated[AtLeastOne, Meta(description="Maximum number of concurrent calls of one identity.")] = 256
+    streams: Annotated[AtLeastOne, Meta(description="Maximum number of open streams of one identity.")] = 64
+    all_streams: Annotated[AtLeastOne, Meta(description="Maximum number of open streams of all callers.")] = 10_000
+    connections: Annotated[AtLeastOne, Meta(description="Maximum number of open connections.")] = 20_000
+    failures: Annotated[
+        AtLeastOne, Meta(description="Maximum number of invalid credentials from one address per minute.")
+    ] = 30
+    rate: Annotated[Seconds | None, Meta(description="Maximum number of requests of one identity per second.")] = None
+    burst: Annotated[
+        AtLeastOne | None, Meta(description="Maximum number of requests that one identity may send at once.")
+    ] = None
     replay_seconds: Annotated[
         float, Meta(ge=0, description="Seconds for which a stream can be resumed after its client disconnected.")
     ] = 0.0

@@ -158,7 +158,7 @@ class SlotWaiter:
         self._decided: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def begin(self) -> None:
-        """Resume the coroutine."""
+        """Resume the coroutine, which now has a slot."""
         if self._decided.cancelled():
             self._slots.free += 1
         else:

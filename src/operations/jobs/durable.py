@@ -77,7 +77,7 @@ class DurableJobStore:
         job = JobRequest(new_job_key(owner), int(submission.keep * 1000), owner)
         claims = self.transport.capabilities.claims_identity
         if submission.identity is not None and not (claims or self._is_signed):
-            message = "an identity cannot be claimed on this transport: it must be trusted, or sign requests"
+            message = "identity= is not possible on this transport: use a trusted one, or SignedTransport"
             raise CallError(ErrorCode.VALIDATION_ERROR, message, {"executed": "no"})
         await self._pending.submit(
             operation_id,

@@ -267,7 +267,7 @@ def _intent(words: Sequence[str]) -> _Intent:
 
 
 def _agreement(does: str, asked: _Intent) -> float:
-    """Return the factor for a document's intent, given the query's."""
+    """Return the score factor for how well a document's intent matches the query's."""
     if not does:
         return 1.0
     if does == asked.verb:

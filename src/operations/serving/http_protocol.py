@@ -24,7 +24,7 @@ _MAX_PIPELINED = 64
 _MAX_FRAMING_BYTES = 64 << 10
 """Limit on the bytes of a body that are not content: chunk sizes, chunk extensions and trailers."""
 _FRAMING_OF_A_PART = 16
-"""Bytes of framing that each part of a body may have without counting towards that limit."""
+"""Bytes of framing that each part of a body may have without counting towards `_MAX_FRAMING_BYTES`."""
 _HEAD_SECONDS = 10.0
 """Seconds to receive a head, and to receive the rest of a body after its request got the response."""
 _UNREAD_SECONDS = 30.0

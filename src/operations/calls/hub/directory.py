@@ -107,7 +107,7 @@ class Registration(msgspec.Struct, eq=False):
     refused: dict[str, str] = {}
     """Reasons for refused namespaces, by namespace."""
     slots: int = 0
-    """Number of calls that it runs at a time; 0 if unknown."""
+    """Number of calls that the worker runs at a time; 0 if unknown."""
 
 
 class CallableOperation(msgspec.Struct, eq=False):

@@ -112,9 +112,7 @@ JOB_SCHEMA: Mapping[str, Any] = {
     "required": ["id", "operationId", "state", "createdAt"],
 }
 _JOB_CONTENT = {"application/json": {"schema": {"$ref": "#/components/schemas/Job"}}}
-_RETRY_AFTER = {
-    "Retry-After": {"description": "Seconds to wait before a retry.", "schema": {"type": "integer"}}
-}
+_RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait before a retry.", "schema": {"type": "integer"}}}
 
 _ALWAYS = (400, 422, 429, 500, 503, 504)
 _WITH_BODY = (413, 415)

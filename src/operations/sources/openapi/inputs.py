@@ -51,7 +51,7 @@ class InputPlan(msgspec.Struct, frozen=True):
 
     document: Mapping[str, Any]
     parameters: Mapping[str, Parameter]
-    """Parameter by input key."""
+    """The parameters by input key."""
     body: BodyPlan | None
 
 

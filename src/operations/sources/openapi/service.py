@@ -246,7 +246,7 @@ class HTTPService:
         return self._exchange
 
     def parser(self, before: SSEParser | None = None) -> SSEParser:
-        """Return a parser of events with the configured limits; it continues after the previous one."""
+        """Return a parser of events with the configured limits; it continues after the parser `before`."""
         most = self.config.limits.event_bytes
         parser = SSEParser(max_line=most, max_event=most)
         if before is not None:
