@@ -257,7 +257,7 @@ class StreamDeadline:
         self.idle = idle
         self.id = ""
         self.grant: Any = None
-        """Request id and grant of an external stream."""
+        """The grant of an external stream; `id` is the id of its request."""
         self._host = host
         self._current: Deadline | None = None
         self._error: CallError | None = None

@@ -56,7 +56,7 @@ class RecordedCall(msgspec.Struct, frozen=True):
     events: list[ResponseEnvelope[Any]] = []
     """Events of a stream so far."""
     ended: bool = True
-    """False while a stream is open."""
+    """Whether the call has ended; False while a stream is open."""
 
 
 class Recorder:

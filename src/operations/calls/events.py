@@ -122,7 +122,7 @@ class AnnouncementPayload(msgspec.Struct, rename="camel", omit_defaults=True):
     pool: bool = False
     part: int = 0
     parts: int = 1
-    """More than one if the operations do not fit in one message of the transport."""
+    """Number of messages of the announcement: more than one if the operations do not fit in one."""
     slots: int = 0
     """Number of calls that the worker runs at a time; 0 if unknown."""
     host: str = ""

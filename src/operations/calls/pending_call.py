@@ -257,7 +257,7 @@ class DurableCall(PendingCall):
     record: Record | None = None
     """The record of a job, which is stored with its request."""
     since: float = math.inf
-    """Infinite: the request may not be at a worker yet, so missing heartbeats have no meaning."""
+    """Infinity instead of a time: the request may not be at a worker yet, so missing heartbeats mean nothing."""
 
     def lost(self, reason: str) -> None:
         """Do nothing: a stored request runs, and a request that was not stored is sent again with the same id."""

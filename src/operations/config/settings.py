@@ -429,7 +429,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     """Directory that its relative paths start from."""
     file: Path
     locate: Callable[[], int]
-    """Returns its line in the file."""
+    """Function that returns the line of the source in the file."""
     written: Mapping[str, Any]
     """The table as written, with `${…}`."""
     problem: str | None = None

@@ -42,7 +42,7 @@ class OpenedSource(msgspec.Struct, frozen=True, kw_only=True):
     files: Sequence[str] = ()
     """Files and directories that determine its operations."""
     address: str | None = None
-    """Base URL of its calls, for a source with one."""
+    """Base URL of the source's calls; None if it has none."""
     skipped: Sequence[Skipped] = ()
     follow: Callable[[OperationCatalogue], None] | None = None
     """Function that registers its operations and keeps them up to date, for a source whose operations change."""

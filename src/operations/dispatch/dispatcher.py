@@ -88,7 +88,7 @@ class Request(Deadline, kw_only=True):
     client: Client | None = None
     """The interface through which the handler asks its caller questions; None if that is not possible."""
     operation: Operation[Any] | None = None
-    """Set by the dispatcher, like all fields below, which are for calls that run in a separate task."""
+    """The called operation. The dispatcher sets this and the fields below, for calls that run in a separate task."""
     ended: Ended | None = None
     emit: Emit | None = None
     began: bool = False

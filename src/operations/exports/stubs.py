@@ -30,7 +30,7 @@ from operations import ResponseEnvelope
 """
 _TAKEN = ("Env", "Namespace")
 _ITEM = "    def __getitem__(self, name: str) -> Any: ..."
-"""Written first in its class: later members may be named `str` or `Any`, which this line uses."""
+"""The first line of each class: a later member may be named `str` or `Any`, which this line uses."""
 _MAX_DOC = 300
 
 

@@ -58,7 +58,7 @@ class ToolOptions(TypedDict, total=False):
     read_only: bool
     """Whether mutations are left out."""
     identity: Identity | None
-    """Select only operations that this identity may call, and call them with its rights, not the program's.
+    """The identity of the calls: only operations that it may call are selected. None for the program's own rights.
     """
     approval: Approval | None
     """Decides which calls run."""
@@ -67,7 +67,7 @@ class ToolOptions(TypedDict, total=False):
     timeout: float | None
     """Seconds for one call: 60 by default. The time for an approval does not count."""
     max_characters: int
-    """Length of a result's text: 20,000 by default."""
+    """Maximum length of a result's text: 20,000 by default."""
     fields: Sequence[str]
     """Paths of the data to keep, such as `name` and `owner.login`; if empty, all data is kept."""
     redact: Redaction

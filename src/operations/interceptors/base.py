@@ -25,7 +25,7 @@ class Invocation(msgspec.Struct, frozen=True):
     input: Any
     context: OperationContext
     streaming: bool
-    """True for `subscribe`: the result is an async iterator of envelopes, not an envelope."""
+    """Whether the call is a `subscribe`: the result is an async iterator of envelopes, not an envelope."""
     retried: Callable[[int, CallError, float], None] | None = None
     """Reports a failed attempt to observers: its number, its error, the seconds until the next one."""
 

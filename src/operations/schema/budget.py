@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 STEPS = 100_000
-"""Steps allowed for any value: enough for every ordinary one, and used up in about a second."""
+"""Number of steps for any value: enough for every ordinary value, and used up in about a second."""
 STEPS_PER_PART = 50
 TOO_MUCH_WORK = "too much work to cast; unchanged"
 

@@ -75,7 +75,7 @@ class HTTPProtocol(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._unread_timer: asyncio.TimerHandle | None = None
-        """Runs while the client reads slowly."""
+        """Timer that runs while the client reads slowly."""
 
     # The transport
 

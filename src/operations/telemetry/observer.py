@@ -40,9 +40,9 @@ class Call(msgspec.Struct, eq=False, kw_only=True):
     metadata: Mapping[str, Any] = {}
     input: Any = None
     began: float = msgspec.field(default_factory=time.perf_counter)
-    """By the clock of `time.perf_counter`."""
+    """Start time, by the clock of `time.perf_counter`."""
     items: int = 0
-    """Items of a stream so far."""
+    """Number of items of a stream so far."""
 
     @property
     def seconds(self) -> float:

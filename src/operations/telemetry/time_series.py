@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 _BASE = 1.1
-"""Latencies are kept in buckets, each 10 % wider than the one before: a percentile is at most 5 % off."""
+"""Ratio of two successive bounds of the buckets for latencies: a percentile is at most 5 % off."""
 _LOG_BASE = math.log(_BASE)
 _FASTEST = 1e-5
 _MOST_SERIES = 5_000
@@ -23,7 +23,7 @@ class Row(NamedTuple):
     """One step of a series; latencies are in milliseconds, None without calls."""
 
     t: int
-    """Its start, in epoch milliseconds."""
+    """Start of the step, in epoch milliseconds."""
     ok: int
     failed: int
     p50: float | None

@@ -68,7 +68,7 @@ class HubSession:
         self.hello: HelloPayload | None = None
         """The hello of the peer; None for the hub's own process."""
         self.codec: Codec | None = None
-        """JSON, if the peer supports no other codec; None if it supports all of them."""
+        """The only codec that the peer supports, which is JSON; None if it supports all codecs."""
         self.max_payload: int | None = None
         self.deliver = deliver
         self.link: Link | None = None
@@ -197,7 +197,7 @@ class ConnectionHost(Protocol):
     max_payload: int
     large: LargeMessages
     receive: Callable[[bytes, HubSession], None]
-    """Routes a message."""
+    """Function that routes a message."""
 
     @property
     def counters(self) -> Counters:

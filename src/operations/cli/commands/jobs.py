@@ -220,12 +220,12 @@ COMMAND = Command(
             options=(
                 Option(
                     "--state",
-                    "only jobs in a state; repeatable",
+                    "only jobs in this state; repeatable",
                     value="STATE",
                     many=True,
                     choices=tuple(state.value for state in JobState),
                 ),
-                Option("--operation", "only jobs of an operation", value="OPERATION", completes="operation"),
+                Option("--operation", "only jobs of this operation", value="OPERATION", completes="operation"),
                 _LIMIT,
                 *JOB_OPTIONS,
             ),

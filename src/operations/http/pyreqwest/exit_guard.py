@@ -25,7 +25,7 @@ _process: int | None = None
 """The process whose thread is to be blocked: pyreqwest starts one per process; a forked child has none."""
 
 blocked = Event()
-"""Set when the thread is blocked; a request after that would never end."""
+"""An event that is set when the thread is blocked; a request after that would never end."""
 
 
 def guard_exit() -> None:

@@ -193,7 +193,7 @@ class NatsConnection(asyncio.Protocol):
         self._behind_since = 0.0
         self._is_paused = False
         self.informed: asyncio.Future[ServerInfo] = self._loop.create_future()
-        """Resolved with the server's first INFO."""
+        """Future of the server's first INFO."""
         self._refused: CallError | None = None
         self._gone: asyncio.Future[None] = self._loop.create_future()
 

@@ -228,7 +228,7 @@ class _Reach:
         self._predicate = predicate
         self._known: dict[int, bool] = {}
         self.definitions: set[str] = set()
-        """Pointers of the definitions that may reach one."""
+        """Pointers of the definitions that may reach a schema for which the predicate holds."""
         users: dict[str, list[str]] = {}
         for pointer, definition in definitions.items():
             for target in definition.targets:

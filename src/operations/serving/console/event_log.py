@@ -14,7 +14,7 @@ class EventLog:
 
     def __init__(self, size: int = _MOST_EVENTS) -> None:
         self.epoch = os.urandom(6).hex()
-        """Differs after each start, so that a position in another log is recognised."""
+        """Random id of this log, so that a position in another log is recognised."""
         self.last = 0
         """Number of the last change."""
         self._size = size

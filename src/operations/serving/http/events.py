@@ -151,7 +151,7 @@ class _Stream:
         self.running: Request | None = None
         self.code = "OK"
         self.first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Resolved by the first item or the end."""
+        """Future that is done at the first item or at the end of the stream."""
         self._streams = streams
         self._connection: EventConnection | None = connection
         self._replays = replay_seconds > 0

@@ -82,7 +82,7 @@ CONVENTIONS = """Every operation takes POST with its input as the JSON body; que
 JOB_CONVENTIONS = """
 - `Prefer: respond-async` runs a call as a job: the response is 202, and `Location` is the path of the job. With
   `wait=<seconds>` the response is the result if the job ends within that time."""
-"""202 is not described as a response of each operation: generated clients would type every result as `Result | Job`."""
+"""The description of jobs. 202 is no response of each operation: clients would type results as `Result | Job`."""
 _NUMBER_OR_NULL = {"type": ["number", "null"]}
 JOB_SCHEMA: Mapping[str, Any] = {
     "title": "Job",

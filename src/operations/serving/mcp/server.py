@@ -55,7 +55,7 @@ ToolOutcome = Result | InputRequired | TaskCreated
 
 
 class MCPServer:
-    """The lists of an exposure, and the calls of its operations."""
+    """Lists the tools, resources and prompts of an exposure, and calls its operations."""
 
     def __init__(
         self,

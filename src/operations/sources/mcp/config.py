@@ -64,7 +64,7 @@ class MCPClientConfig(msgspec.Struct, frozen=True, kw_only=True):
     command: str | None = None
     args: Sequence[str] = ()
     env: Mapping[str, str] | None = None
-    """Added to the few variables that a server inherits (PATH, HOME, …)."""
+    """Environment variables of the server, in addition to the few that it inherits (PATH, HOME, …)."""
     cwd: str | Path | None = None
     url: str | None = None
     sse: bool = False

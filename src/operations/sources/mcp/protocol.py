@@ -76,7 +76,7 @@ class RequestLostError(Exception):
         self.executed: Executed = executed
         """Whether the server may have executed the request."""
         self.sent = sent
-        """False if no byte of the request can have reached the server."""
+        """Whether a part of the request may have reached the server."""
         self.renew = renew
         """Whether the server ended the session, so that a new one is needed."""
 

@@ -110,7 +110,7 @@ class BodyPlan(msgspec.Struct, frozen=True, kw_only=True):
     members: Mapping[str, str] | None
     """Body property by input key, for a flattened object; None for a whole body."""
     key: str
-    """Input key of a whole body."""
+    """Input key of a body that is passed as a whole."""
     takes_files: bool
     """Whether one of the media types supports files or streamed bytes."""
     required_members: Sequence[str] = ()
@@ -118,7 +118,7 @@ class BodyPlan(msgspec.Struct, frozen=True, kw_only=True):
     read_only: frozenset[str] = frozenset()
     """Properties that the server alone sets; they are not sent."""
     parameters: frozenset[str] = frozenset()
-    """Input keys of parameters."""
+    """Input keys that are parameters, not parts of the body."""
 
     @property
     def is_open(self) -> bool:
