@@ -79,7 +79,7 @@ class RequestHandler:
         self._identify = identify
         self._exposure = exposure
         self._verifies = identify is not None or transport.capabilities.identity == "hub"
-        """Whether identities are authenticated; otherwise callers queue by the names of their peers."""
+        """Whether callers are authenticated; if not, their requests are queued by the name of the sending peer."""
         self._max_values = None if transport.capabilities.identity == "caller" else max_values
         """Largest number of values in the input of a caller without rights; None for no limit."""
         self._signs = transport.optional(SignsNestedCalls) if identify is not None else None

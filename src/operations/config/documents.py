@@ -27,7 +27,7 @@ _TOML_LOCATION = r" \(at (?:line (\d+), column \d+|end of document)\)$"
 
 
 class ConfigDocument(msgspec.Struct, frozen=True, dict=True):
-    """A parsed file."""
+    """A parsed configuration file, with the lines of its keys."""
 
     path: Path
     tree: dict[str, Any]

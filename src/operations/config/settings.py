@@ -349,7 +349,7 @@ class ServeLimitSettings(Settings, frozen=True, kw_only=True):
 
 
 class ServeSettings(Settings, frozen=True, kw_only=True):
-    """How `ops serve` serves the operations."""
+    """Settings of `ops serve`."""
 
     http: Annotated[str | None, Meta(description="The address: `host:port`, `:port` or a port of loopback.")] = None
     mcp: Annotated[bool, Meta(description="Whether MCP is served at `/mcp`.")] = True
@@ -417,7 +417,7 @@ class FileSettings(Settings, frozen=True, kw_only=True):
         list[dict[str, Any]], Meta(description="Interceptors around every call, the first outermost.")
     ] = []
     hub: Annotated[HubSettings | None, Meta(description="The hub that `ops hub` runs.")] = None
-    serve: Annotated[ServeSettings | None, Meta(description="How `ops serve` serves the operations.")] = None
+    serve: Annotated[ServeSettings | None, Meta(description="Settings of `ops serve`.")] = None
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):

@@ -64,12 +64,12 @@ class RemoteCalls(Protocol):
     def call_for(
         self, context: OperationContext, operation_id: str, input: Any
     ) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
-        """Call with the deadline, caller and trace of `context`."""
+        """Call an operation with the deadline, caller and trace of `context`."""
 
     def subscribe_for(
         self, context: OperationContext, operation_id: str, input: Any
     ) -> AsyncIterator[ResponseEnvelope[Any]]:
-        """Subscribe with the deadline, caller and trace of `context`."""
+        """Subscribe to an operation with the deadline, caller and trace of `context`."""
 
 
 class NestedCalls:

@@ -1,4 +1,4 @@
-"""The JSON Schema engine: check values, list errors, cast; from documents and Python types."""
+"""The JSON Schema engine: checks and casts values, and lists errors, by JSON Schema documents or Python types."""
 
 from operations.schema.problems import (
     Found,

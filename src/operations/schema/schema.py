@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from operations.schema.dialects.traversal import NativeForm
 
 Policy = Literal["cast", "total", "strict", "off"]
-"""Treatment of results: `cast` normalises, `total` also replaces invalid values, `strict` raises, `off` changes none."""
+"""Policy for results: `cast` normalises, `total` also replaces invalid values, `strict` raises, `off` does nothing."""
 Loader = Callable[[str], Any]
 Write = Callable[[], Mapping[str, Any] | bool]
 

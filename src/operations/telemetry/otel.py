@@ -160,7 +160,7 @@ def _attributes(call: Call) -> dict[str, Any]:
 
 
 def _method(call: Call) -> str:
-    """Return the operation's id; `_OTHER` for an unknown one, by the conventions."""
+    """Return the operation's id; `_OTHER` for an unknown operation, as OpenTelemetry's conventions require."""
     return call.operation_id if call.spec is not None else "_OTHER"
 
 

@@ -329,7 +329,7 @@ class DurableQueueReader:
             self._overdue = None
 
     def _received(self, message: NatsMessage) -> None:
-        """Handle a stored message, or the status that ends a request."""
+        """Handle a stored message, or the status that ends a pull request."""
         if message.status is not None:
             self._status_received(message)
             return

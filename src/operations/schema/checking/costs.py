@@ -136,7 +136,7 @@ class Costs:
         return max(self._schemas.values(), default=0) <= max(EXPLAINABLE, len(self._schemas))
 
     def _measure(self, group: dict[str, Nesting]) -> None:
-        """Find the nesting depth of definitions for the native engine, passing through each of a cycle once."""
+        """Compute how deeply definitions are nested for the native engine; each definition of a cycle counts once."""
         height = max(self._height(references) for references in group.values())
         if len(group) > 1:
             height += sum(references.depth for references in group.values()) // _CYCLE_SHARE

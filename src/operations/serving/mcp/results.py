@@ -53,7 +53,7 @@ def tool_result(envelope: ResponseEnvelope[Any], *, wrap: bool, modern: bool) ->
 
 
 def whole_envelope(envelope: ResponseEnvelope[Any]) -> Result:
-    """Return the result for a registry of this library: the whole envelope."""
+    """Return the result for a client that is a registry of this library: the whole envelope."""
     is_error = isinstance(envelope.meta, MCPResponseMeta) and envelope.meta.is_error
     return Result([], is_error=is_error, meta={ENVELOPE: envelope.to_json().decode()})
 

@@ -179,7 +179,7 @@ class MCPClient:
         try:
             await self._list_from(session)
         except CallError as error:
-            _log.warning("%s: cannot list again: %s", self.name, explain(error))
+            _log.warning("%s: cannot list the tools again: %s", self.name, explain(error))
 
 
 def create_mcp_client(name: str, config: MCPClientConfig | Mapping[str, Any]) -> AwaitableContext[MCPClient]:

@@ -2,7 +2,7 @@
 
 In the SDK's transport, a POST that fails is only logged, and its request waits until its time limit. Here it ends the
 session, so that the request fails and the next call opens another session. A server that names no endpoint, or one at
-another origin, ends the connection at `connect_timeout`. An event may have 1 MiB.
+another origin, ends the connection at `connect_timeout`. An event has at most 1 MiB.
 """
 
 from __future__ import annotations
