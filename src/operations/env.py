@@ -45,7 +45,7 @@ class OperationLookup(Protocol):
 
 
 class EnvScope(msgspec.Struct, frozen=True):
-    """What the envs of different calls have in common: the operations, and how they are called."""
+    """The part that the envs of different calls share: the operations, and how they are called."""
 
     catalogue: OperationLookup
     namespaces: tuple[str, ...] | None = None

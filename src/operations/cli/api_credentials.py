@@ -1,4 +1,4 @@
-"""What to do if an API's credentials are missing, by the security schemes of its document."""
+"""Hints for missing credentials of an API, by the security schemes of its document."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FIELDS = {"basic": ("username", "password"), "oauth2": ("client_id", "client_se
 
 
 def missing_credentials(source: Source, needed: Sequence[Sequence[str]], opened: OpenedSource | None) -> str:
-    """Return what to do if an API's credentials are missing; empty if some are configured.
+    """Return a hint if an API's credentials are missing; an empty string if some are configured.
 
     `needed` has the alternatives of the operation: names of security schemes in the API's document.
     """

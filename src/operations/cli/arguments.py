@@ -350,7 +350,7 @@ LOG_OPTIONS = (
     ),
 )
 HEALTH_OPTION = Option(
-    "--health", "serve /healthz, /readyz and /metrics there", value="[HOST:]PORT", convert=host_and_port
+    "--health", "serve /healthz, /readyz and /metrics at this address", value="[HOST:]PORT", convert=host_and_port
 )
 AUDIT_OPTION = Option("--audit-log", "append a line of JSON for each call", value="FILE", completes="file")
 SERVING_OPTIONS = (*TRANSPORT_OPTIONS, *LOAD_OPTIONS, *LOG_OPTIONS, AUDIT_OPTION, HEALTH_OPTION)

@@ -208,7 +208,7 @@ class Stores(Protocol):
         """
 
     def take(self, address: str, take: Take, *, limit: int) -> Stop:
-        """Take the messages stored at an address, at most `limit` at a time; peers that take there share them."""
+        """Take the messages stored at an address, at most `limit` at a time; the peers that take them share them."""
 
 
 @runtime_checkable

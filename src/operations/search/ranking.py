@@ -99,7 +99,7 @@ class _Intent(msgspec.Struct, frozen=True):
 
 
 class SearchIndex:
-    """The words of documents, made once; `search` returns the ids that match a query, best first."""
+    """An index of the words of documents, built once; `search` returns the ids that match a query, best first."""
 
     def __init__(self, documents: Iterable[SearchDocument]) -> None:
         self._entries: list[_Entry] = []

@@ -192,7 +192,7 @@ class RedisTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, Reports
         self._stored.store(address, message, key, stored, undelivered, record)
 
     def take(self, address: str, take: Take, *, limit: int) -> Stop:
-        """Take the messages stored at an address, at most `limit` at a time; peers that take there share them."""
+        """Take the messages stored at an address, at most `limit` at a time; the peers that take them share them."""
         return self._stored.take(address, take, limit)
 
     async def store_key(self, key: str, seconds: float) -> bool:

@@ -151,7 +151,7 @@ def _end_recursion(node: dict[str, Any], definitions: Mapping[str, Any]) -> None
 
 
 class _Joined:
-    """The parts of one schema by `allOf` and references."""
+    """The parts that one schema has through `allOf` and references."""
 
     def __init__(self, definitions: Mapping[str, Any]) -> None:
         self._definitions = definitions

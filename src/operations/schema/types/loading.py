@@ -247,7 +247,7 @@ def _literal_load(values: Sequence[Any]) -> Load:
 
 
 def _text_load(tp: Any) -> Load:
-    """Return the loader of a type written as a string (or of a subclass of a builtin), by its constructor."""
+    """Return a loader that calls the constructor: for a type written as a string, or a subclass of a builtin."""
     if tp is Never or tp is NoReturn:
         return _never
     if not isinstance(tp, type):

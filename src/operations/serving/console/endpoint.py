@@ -215,7 +215,8 @@ class ConsoleEndpoint:
         if not request.viewer.may_cancel(record):
             raise not_visible("the call is unknown, or may not be cancelled")
         if record.outcome is not None or not self._cancel(record):
-            message = "the call has ended" if record.outcome is not None else "the call cannot be cancelled by itself"
+            has_ended = record.outcome is not None
+            message = "the call has ended" if has_ended else "a nested call cannot be cancelled: cancel the outer call"
             raise RefusedError(409, ErrorCode.VALIDATION_ERROR, message, "NOT_CANCELLABLE")
         return _json({"requestId": record.request_id, "state": "cancelling"}, 202)
 

@@ -1,4 +1,4 @@
-"""Exchange: send a request, with redirects and retries if they are safe; credentials never leave their origins."""
+"""Exchange: sends a request, with redirects and retries if they are safe; credentials go to their origins only."""
 
 from __future__ import annotations
 
