@@ -20,7 +20,7 @@ from starlette.routing import Route
 from operations import CallError, ErrorCode, OperationContext, OperationRegistry
 from operations.progress import MAX_EVENTS, MAX_MESSAGE_CHARACTERS
 from operations.sources.mcp import MCPClientConfig, MCPOAuth, MCPServerRequest, create_mcp_client, is_progress
-from operations.sources.mcp.http import EVENT_PIECE_BYTES, ContainedClient
+from operations.sources.mcp.http import EVENT_PIECE_BYTES, ErrorReportingClient
 from operations.testing import error_of
 from tests.asgi_server import serving
 from tests.sources.mcp.conftest import nothing_is_left  # noqa: F401  # a fixture that every test here uses
@@ -90,7 +90,7 @@ async def test_a_compressed_event_stream_lets_other_tasks_run() -> None:
             await asyncio.sleep(0)
             passed += 1
 
-    async with ContainedClient(MCPClientConfig(url="http://127.0.0.1:1/mcp"), lambda: None, auth=None) as client:
+    async with ErrorReportingClient(MCPClientConfig(url="http://127.0.0.1:1/mcp"), lambda: None, auth=None) as client:
         request = client.build_request("POST", "/mcp", headers={"accept": EVENTS})
         headers = {"content-type": EVENTS, "content-encoding": "gzip"}
         response = httpx2.Response(200, headers=headers, stream=OneChunk(), request=request)

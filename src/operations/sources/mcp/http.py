@@ -1,4 +1,4 @@
-"""Streamable HTTP transport: the SDK's, over an HTTP client that contains failures and limits bodies.
+"""Streamable HTTP transport: the SDK's, over an HTTP client that reports failures as responses and limits bodies.
 
 In the SDK's transport, a refused connection or failed authorisation ends the whole session, and bodies are unlimited.
 This client responds to such a request with a JSON-RPC error that states whether the server may have received it.
@@ -57,13 +57,13 @@ async def http_transport(config: MCPClientConfig, on_expired: Callable[[], None]
     assert config.url is not None
     auth = None if config.oauth is None else oauth_provider(config.url, config.oauth)
     async with (
-        ContainedClient(config, on_expired, auth=auth) as client,
+        ErrorReportingClient(config, on_expired, auth=auth) as client,
         streamable_http_client(config.url, http_client=client, max_sse_event_size=config.max_message_bytes) as streams,
     ):
         yield streams
 
 
-class ContainedClient(httpx2.AsyncClient):
+class ErrorReportingClient(httpx2.AsyncClient):
     """An HTTP client for the SDK: a POST that fails gets a JSON-RPC error as its response; bodies are limited."""
 
     def __init__(self, config: MCPClientConfig, on_expired: Callable[[], None], *, auth: httpx2.Auth | None) -> None:

@@ -16,7 +16,7 @@ import httpx2
 from mcp.client.sse import sse_client
 
 from operations.sources.mcp.config import MCPClientConfig
-from operations.sources.mcp.http import ContainedClient
+from operations.sources.mcp.http import ErrorReportingClient
 from operations.sources.mcp.oauth import oauth_provider
 
 
@@ -42,7 +42,7 @@ async def sse_transport(config: MCPClientConfig, on_ended: Callable[[], None]) -
         yield streams
 
 
-class _SSEClient(ContainedClient):
+class _SSEClient(ErrorReportingClient):
     """An HTTP client whose failed POST ends the session; bodies are limited, and the stream of events may be idle."""
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:

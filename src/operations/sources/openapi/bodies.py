@@ -145,7 +145,7 @@ class BodyPlan(msgspec.Struct, frozen=True, kw_only=True):
         return encode_body(chosen, value, encoding=known.encoding, schema_hint=known.hint)
 
     def _further(self, input: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the properties of an input that the body's schema leaves open."""
+        """Return the properties of an input that the body's schema allows without declaring them."""
         assert self.members is not None
         further = {key: input[key] for key in input if key not in self.members and key not in self.parameters}
         wrong = sorted(self.read_only & further.keys())
