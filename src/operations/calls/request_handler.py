@@ -44,7 +44,7 @@ Identify = Callable[[CallRequested], Identity | None]
 ShowError = Callable[[CallError, str], CallError]
 """Returns the error of an operation as its callers may see it."""
 _ACCEPT_SECONDS = 0.1
-_REMEMBERED = 8_192
+_MAX_ATTEMPTS = 8_192
 _MOST_IDENTITIES = 1_024
 
 
@@ -83,7 +83,7 @@ class RequestHandler:
         self._max_values = None if transport.capabilities.identity == "caller" else max_values
         """Largest number of values in the input of a caller without rights; None for no limit."""
         self._signs = transport.optional(SignsNestedCalls) if identify is not None else None
-        self._attempts: Recent[str, int] = Recent(_REMEMBERED)
+        self._attempts: Recent[str, int] = Recent(_MAX_ATTEMPTS)
         """The last requests and their attempts, so that no request runs twice."""
         self._identities: dict[bytes, Identity] = {}
 
