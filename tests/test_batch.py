@@ -104,7 +104,7 @@ async def test_cancelling_a_batch_cancels_its_calls() -> None:
 
 
 @pytest.mark.parametrize("call", [None, ("t.echo", {}, None, 1), 5, ()])
-async def test_a_malformed_call_costs_only_itself(call: Any) -> None:
+async def test_a_malformed_call_does_not_affect_others(call: Any) -> None:
     registry = OperationRegistry([stub_operation("t.echo", returns=1)])
     outcomes = await registry.execute_many(["t.echo", call, ("t.echo",), ["t.echo", {}]])  # type: ignore[list-item]
     assert [o.code if isinstance(o, CallError) else o.data for o in outcomes] == [1, ErrorCode.VALIDATION_ERROR, 1, 1]

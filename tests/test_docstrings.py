@@ -62,7 +62,7 @@ def test_several_names_share_one_text() -> None:
 
 
 @pytest.mark.parametrize("text", [None, ""])
-def test_no_docstring_says_nothing(text: str | None) -> None:
+def test_a_missing_docstring_has_no_description(text: str | None) -> None:
     docstring = read_docstring(text)
     assert (docstring.description, docstring.parameters) == ("", {})
 

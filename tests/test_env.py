@@ -260,7 +260,7 @@ async def test_a_caller_with_the_scope_gets_through() -> None:
     assert [event.data async for event in registry.subscribe("shop.watch", {}, context)] == ["s"]
 
 
-async def test_another_way_of_calling_can_be_passed() -> None:
+async def test_another_call_function_can_be_passed() -> None:
     called: list[Any] = []
 
     async def invoke(operation_id: str, input: Any, context: OperationContext) -> Any:

@@ -203,7 +203,7 @@ async def test_by_object_the_return_type_comes_back_and_by_id_json() -> None:
     assert (await registry.execute(get.id, {"sku": "a"})).data == {"sku": "a", "price": 1, "since": "2024-01-01"}
 
 
-async def test_a_function_without_annotations_takes_and_gives_anything() -> None:
+async def test_a_function_without_annotations_accepts_and_returns_any_value() -> None:
     @operation
     async def echo(value):  # type: ignore[no-untyped-def]
         return {"got": value, "at": date(2024, 1, 1)}
@@ -211,7 +211,7 @@ async def test_a_function_without_annotations_takes_and_gives_anything() -> None
     assert await data_of(echo, {"value": [1, "x", None]}) == {"got": [1, "x", None], "at": "2024-01-01"}
 
 
-async def test_nothing_returned_is_none() -> None:
+async def test_a_function_that_returns_nothing_returns_none() -> None:
     @operation
     async def nothing() -> None: ...
 
@@ -360,7 +360,7 @@ async def test_a_context_may_be_annotated() -> None:
     assert await data_of(who) != ""
 
 
-async def test_a_value_that_its_type_refuses_names_the_operation_and_the_place() -> None:
+async def test_a_value_that_its_type_refuses_names_operation_and_path() -> None:
     @operation("t.on")
     async def on(day: date, other: date) -> None: ...
 
@@ -443,7 +443,7 @@ async def test_a_secret_that_only_its_type_refuses_is_not_printed() -> None:
         assert "hunter2" not in repr((caught.value.message, caught.value.details))
 
 
-async def test_a_type_whose_code_fails_on_a_refused_input_leaves_the_word_to_the_schema() -> None:
+async def test_a_failing_type_leaves_refused_input_to_the_schema() -> None:
     class Odd(str):
         def __new__(cls, text: str) -> Odd:
             raise RuntimeError("not now")

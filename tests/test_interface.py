@@ -115,12 +115,12 @@ async def test_a_deadline_in_seconds_is_explained(registry: OperationRegistry) -
     assert (error.code, "timeout=" in str(error)) == (ErrorCode.VALIDATION_ERROR, True)
 
 
-async def test_a_context_is_checked_where_it_is_given(registry: OperationRegistry) -> None:
+async def test_an_invalid_context_is_refused_immediately(registry: OperationRegistry) -> None:
     error = await error_of(registry.execute("shop.quote", {"item": "tea"}, {}))  # type: ignore[call-overload]
     assert (error.code, "OperationContext" in str(error)) == (ErrorCode.VALIDATION_ERROR, True)
 
 
-async def test_an_error_result_is_raised_where_asked(registry: OperationRegistry) -> None:
+async def test_an_error_result_is_raised_if_configured(registry: OperationRegistry) -> None:
     assert (await registry.execute("shop.fail")).meta.to_dict()["isError"]
     assert (await error_of(registry.execute("shop.fail", raise_on_error=True))).message == "out of tea"
     raising = OperationRegistry([fail], raise_on_error=True)

@@ -183,7 +183,7 @@ def test_a_repeated_warning_is_held_back_and_counted(caplog: pytest.LogCaptureFi
     assert mismatches.counts() == {("a.b", "/rows/*/x"): 5, ("a.c", "/rows/*/x"): 1}
 
 
-def test_a_warning_comes_again_after_a_while_with_its_count(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_warning_is_repeated_after_the_interval_with_its_count(caplog: pytest.LogCaptureFixture) -> None:
     mismatches = Mismatches(every=0)
     with caplog.at_level(logging.WARNING, "operations"):
         mismatches.report("a.b", [problem("/x")])

@@ -83,7 +83,7 @@ def test_sample_envelopes_are_envelopes() -> None:
         failed.raise_for_error()
 
 
-async def test_error_of_wants_an_error() -> None:
+async def test_error_of_requires_an_error() -> None:
     registry = OperationRegistry([stub_operation("t.a", returns=1)])
     with pytest.raises(AssertionError, match="expected the call to fail"):
         await error_of(registry.execute("t.a"))

@@ -62,7 +62,7 @@ def test_a_real_mapping_with_the_markers_key_is_escaped() -> None:
 
 
 @pytest.mark.parametrize("text", [b'{"$bytes":"not base64!"}', b'{"$bytes":5}', b'{"$bytes":null}'])
-def test_a_strangers_mapping_that_only_looks_marked_is_kept(text: bytes) -> None:
+def test_a_mapping_that_only_looks_marked_is_kept(text: bytes) -> None:
     assert list(decode_json(text)) == ["$bytes"]
 
 

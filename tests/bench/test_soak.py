@@ -41,7 +41,7 @@ def test_the_picture_has_a_line_for_each_transport() -> None:
 
 
 @pytest.mark.parametrize(("last", "problems"), [(1_100.0, 0), (2_000.0, 1)])
-def test_more_ids_than_were_stored_in_the_time_they_are_known_for_are_found(last: float, problems: int) -> None:
+def test_an_excess_of_stored_ids_is_found(last: float, problems: int) -> None:
     middle = [{"at": 0.0, "kept": 0.0}, {"at": 900.0, "kept": last}]
     result = {"seconds": 900.0, "tally": {"stored": 1_500}, "processes": {"middle": middle}}
     assert len(list(find_excess(result))) == problems

@@ -142,7 +142,7 @@ async def test_the_server_is_killed_with_calls_in_flight_and_comes_back(stage: S
 
 
 @pytest.mark.fault(5, on="nats")
-async def test_a_frozen_server_is_noticed_and_nothing_runs_twice(stage: Stage) -> None:
+async def test_a_frozen_server_is_detected_and_no_call_runs_twice(stage: Stage) -> None:
     """Fault 5."""
     await stage.worker()
     caller = await stage.end()

@@ -123,7 +123,7 @@ async def test_a_duplicate_request_runs_once(wires: Any) -> None:
     assert sleeper.runs == 1
 
 
-async def test_a_query_may_be_asked_again_once_its_answer_was_lost(wires: Any) -> None:
+async def test_a_query_may_be_sent_again_after_its_response_was_lost(wires: Any) -> None:
     wire = wires(add, stub_operation("do.change", type="mutation"))
     wire.request(1, "math.add", input={"a": 1, "b": 2})
     wire.request(2, "do.change")
@@ -233,7 +233,7 @@ async def test_clocks_that_differ_give_a_clear_error(wires: Any) -> None:
     assert len(wire.of("call.responded")) == 1
 
 
-async def test_answers_that_are_late_twice_or_foreign_are_counted() -> None:
+async def test_late_duplicate_and_foreign_responses_are_counted() -> None:
     bus = MemoryTransport(direct=False)
     requests: list[CallRequested] = []
     bus.listen("work.x", lambda message, _: requests.append(JSON.decode(message)))  # type: ignore[arg-type]
@@ -328,7 +328,7 @@ async def test_a_worker_without_heartbeats_loses_its_calls() -> None:
         assert (await retried).data == 1
 
 
-async def test_workers_are_listened_to_only_while_something_waits() -> None:
+async def test_heartbeats_are_received_only_while_calls_are_pending() -> None:
     bus = MemoryTransport(direct=False, capabilities=BLIND)
     bus.listen("work.x", lambda message, _: None)
     end = bus.join()
@@ -383,7 +383,7 @@ async def test_an_unaccepted_call_waits_while_its_workers_report_a_backlog() -> 
     assert ((await waiting).code, (await waiting).details["executed"]) == (ErrorCode.UNAVAILABLE, "unknown")
 
 
-async def test_a_worker_that_drains_keeps_its_calls_and_no_longer_offers_anything(
+async def test_a_draining_worker_keeps_its_calls_and_offers_no_operations(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("operations.calls.request_handler._ACCEPT_SECONDS", 0.01)

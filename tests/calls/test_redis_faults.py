@@ -144,7 +144,7 @@ async def test_the_server_dies_under_200_calls_and_returns(stage: Stage) -> None
 
 
 @pytest.mark.fault(3, on="redis")
-async def test_a_frozen_server_is_noticed_and_nothing_runs_twice(stage: Stage) -> None:
+async def test_a_frozen_server_is_detected_and_no_call_runs_twice(stage: Stage) -> None:
     """3."""
     await stage.worker()
     caller = await stage.end()

@@ -168,7 +168,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("only", [None, *CODECS])
 @pytest.mark.parametrize("name", REQUESTS)
-async def test_a_request_gives_the_same_in_the_hubs_process_and_at_a_spoke(name: str, only: str | None) -> None:
+async def test_a_request_has_the_same_result_in_the_hubs_process_and_at_a_spoke(name: str, only: str | None) -> None:
     desks = [Desk(own=True), Desk(own=False)]
     for desk in desks:
         desk.caller.codec = desk.worker.codec = CODECS[only] if only is not None else None

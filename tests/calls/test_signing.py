@@ -161,7 +161,7 @@ async def test_a_token_that_expires_during_its_use_is_refused_from_then_on(bus: 
     assert yard.worker.refusals == {"expired": 1}
 
 
-async def test_a_stolen_token_without_its_key_is_worth_nothing(yard: Yard) -> None:
+async def test_a_stolen_token_is_refused_without_its_key(yard: Yard) -> None:
     error = await error_of(yard.call("who.am_i", SigningSession(token(), os.urandom(32))))
     assert (error.code, error.details["reason"]) == (ErrorCode.ACCESS_DENIED, "FORGED")
     stolen = SigningSession(token(sub="root"), SECRET.session(token()).key)
@@ -224,7 +224,7 @@ async def test_a_request_that_was_changed_in_transit_is_refused(
     assert (error.code, error.details["reason"]) == (ErrorCode.ACCESS_DENIED, reason)
 
 
-async def test_a_request_that_is_sent_once_more_does_not_run_once_more(bus: Bus) -> None:
+async def test_a_resent_request_does_not_run_again(bus: Bus) -> None:
     runs = []
 
     @operation(id="money.move")

@@ -19,7 +19,7 @@ def test_data_is_json_on_stdout_and_one_line_of_meta_is_on_stderr(project: Proje
     assert project.run("call", "shop.quote", "item=tea", "-q").err == ""
 
 
-def test_input_comes_in_every_form(project: Project) -> None:
+def test_every_form_of_input_is_read(project: Project) -> None:
     project.write("input.json", '{"item": "tea", "to": {"city": "Rome"}}')
     wanted = {"item": "tea", "city": "Rome", "zip": 5, "tags": ["a", "b"]}
     words = ["item=tea", "to.city=Rome", "to.zip=5", "tags[]=a", "tags[]=b"]
@@ -60,7 +60,7 @@ def test_jq_that_is_not_installed_names_the_extra(project: Project, blocked: lis
     assert project.run("jq", "call", "shop.quote", "item=tea", program=blocked).code == 0
 
 
-def test_bytes_go_to_a_pipe_or_a_file_as_they_are(project: Project) -> None:
+def test_bytes_are_written_unchanged_to_a_pipe_or_a_file(project: Project) -> None:
     process = project.start("call", "shop.photo", "-q")
     out, err = process.communicate(timeout=60)
     assert (out, err) == (b"\x89PNG\x00\xff", b"")
@@ -195,7 +195,7 @@ async def mark(path: str) -> str:
 '''
 
 
-def test_a_thread_that_goes_on_holds_up_neither_deadline_nor_ctrl_c(project: Project) -> None:
+def test_a_running_thread_delays_neither_deadline_nor_ctrl_c(project: Project) -> None:
     project.write("other/late.py", BLOCKING)
     # Each would take a minute if the command waited for the thread.
     assert project.run("call", "late.block", "--timeout", "0.2", timeout=30).code == 7
@@ -249,7 +249,7 @@ def test_a_result_that_json_cannot_carry_is_the_operations_failure(project: Proj
 
 
 @pytest.mark.parametrize("place", ["no-such-folder/result", "shop"])
-def test_nothing_is_called_where_the_result_could_not_be_written(place: str, project: Project) -> None:
+def test_an_operation_is_not_called_if_its_result_cannot_be_written(place: str, project: Project) -> None:
     project.write("other/late.py", BLOCKING)
     done = project.run("call", "late.mark", "path=mark", "-o", place)
     assert done.code == 2

@@ -58,7 +58,7 @@ def test_completions(line: str, wanted: list[str], listed: Project) -> None:
     assert offered(listed, line) == wanted
 
 
-def test_nothing_is_opened_to_complete(project: Project) -> None:
+def test_completion_opens_no_source(project: Project) -> None:
     assert offered(project, "ops call shop.q") == []
     assert not (project.directory / ".cache").exists()
     project.run("ls")

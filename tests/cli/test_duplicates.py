@@ -67,7 +67,7 @@ def test_an_id_in_the_namespace_of_an_api_belongs_to_the_first_source_without_a_
     assert two.run("call", "hello.greet", "--json").code == 6
 
 
-def test_an_edited_file_changes_no_owner(two: Project) -> None:
+def test_editing_a_file_does_not_change_the_owner_of_an_id(two: Project) -> None:
     two.write("operations.toml", config("own", "extra"))
     for name in ("extra", "own"):
         assert owner(two) == ("own", "own")

@@ -51,7 +51,7 @@ def test_sources_are_added_replaced_and_removed_and_stay_trusted(untrusted: Proj
     assert "ops add" in config.read_text()  # its comments
 
 
-def test_a_failed_add_leaves_nothing_behind(untrusted: Project) -> None:
+def test_a_failed_add_changes_no_file(untrusted: Project) -> None:
     project = untrusted
     config = project.directory / "operations.toml"
     dead = ("add", "mcp", "dead", "--", "no-such-program-anywhere")
@@ -118,7 +118,7 @@ def test_an_edited_configuration_is_checked_and_stays_trusted(untrusted: Project
     assert project.run("edit", env={"EDITOR": "no-such-editor"}).err.startswith("error: no-such-editor: ")
 
 
-def test_edit_trusts_nothing_that_was_not_trusted(untrusted: Project) -> None:
+def test_edit_does_not_trust_an_untrusted_file(untrusted: Project) -> None:
     project = untrusted
     project.write("operations.toml", "[sources.a]\npython = './a'\n")
     assert project.run("edit", env={"EDITOR": "true"}).code == 0

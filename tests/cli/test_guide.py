@@ -94,7 +94,7 @@ def free_port() -> str:
         return str(free.getsockname()[1])
 
 
-def test_the_tour_of_make_run_goes_as_it_should() -> None:
+def test_the_tour_of_make_run_succeeds() -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "examples" / "quickstart" / "tour.py"],
         capture_output=True,

@@ -84,7 +84,7 @@ SCHEMA: dict[str, Any] = {
         (["tags:=[1]"], {"tags": [1]}),
     ],
 )
-def test_words_become_the_input_that_the_schema_describes(words: list[str], wanted: Any) -> None:
+def test_words_are_converted_to_the_types_of_the_schema(words: list[str], wanted: Any) -> None:
     assert read_input(words, SCHEMA) == wanted
 
 

@@ -76,7 +76,7 @@ def test_an_untrusted_configuration_is_not_installed(project: Path) -> None:
     assert not (project / ".cursor").exists()
 
 
-def test_a_link_stays_a_link(tmp_path: Path) -> None:
+def test_a_symbolic_link_is_kept(tmp_path: Path) -> None:
     real, link = tmp_path / "real.json", tmp_path / "link.json"
     real.write_text("{}")
     link.symlink_to(real)

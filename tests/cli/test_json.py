@@ -188,7 +188,7 @@ def test_an_unknown_command_is_a_json_error(
     assert the_error(Done(code, shown.out, shown.err))["code"] == "USAGE_ERROR"
 
 
-def test_a_word_after_the_options_end_asks_for_nothing(
+def test_a_word_after_two_dashes_is_not_an_option(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPERATIONS_PYTHON", "python")
@@ -354,7 +354,7 @@ def test_an_interrupted_map_reports_its_progress_and_no_error(shop: Project) -> 
     assert [line["level"] for line in records(err.decode())] == ["info"]
 
 
-def test_show_gives_its_texts_as_fields(shop: Project) -> None:
+def test_show_prints_its_texts_as_json_fields(shop: Project) -> None:
     assert "registry.execute" in shop.run("show", "shop.quote", "--python", "--json").data["python"]
     assert shop.run("show", "shop.quote", "--schema", "--json").data.keys() == {"input", "output"}
     shop.write("operations.toml", '[sources.o]\nopenapi = "./api.json"\nbase_url = "http://127.0.0.1:9"\n')

@@ -79,7 +79,7 @@ async def test_the_requested_number_of_calls_runs_at_a_time() -> None:
         assert len(await outcomes(b"1\n2\n3\n4\n5\n", call, jobs=5)) == 5
 
 
-async def test_a_bad_line_is_an_error_with_its_number_and_stops_nothing() -> None:
+async def test_a_bad_line_is_an_error_with_its_number_and_other_lines_run() -> None:
     found = await outcomes(b'{"a": 1}\n\nnonsense\n[2]\n{"a": 3}', echo, b=7)
     assert [each.number for each in found] == [1, 3, 4, 5]
     first, bad, wrong, last = (each.result for each in found)

@@ -111,7 +111,7 @@ def test_a_failed_source_is_retried_once_its_directory_exists(name: str, project
     assert done.err == ""
 
 
-def test_words_find_operations_the_likeliest_first(project: Project) -> None:
+def test_search_returns_the_best_match_first(project: Project) -> None:
     found = project.run("search", "send", "item").out.splitlines()
     assert found[0].startswith("shop.send\t")
     assert len(found) > 1

@@ -131,7 +131,7 @@ def test_debug_shows_the_traceback(project: Project) -> None:
         ("sources = 3\n", "sources"),
     ],
 )
-def test_a_bad_configuration_names_the_place(text: str, message: str, tmp_path: Path) -> None:
+def test_an_error_in_the_configuration_names_file_and_line(text: str, message: str, tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.write("operations.toml", text)
     for words in (["ls"], ["call", "shop.quote"], ["config", "show"]):
@@ -180,7 +180,7 @@ def in_shell(project: Project, command: str) -> subprocess.CompletedProcess[str]
     )
 
 
-def test_a_reader_that_has_enough_ends_the_program_without_a_word(project: Project) -> None:
+def test_a_closed_pipe_ends_the_program_silently(project: Project) -> None:
     project.run("ls")
     for words in (["ls"], ["sub", "shop.ticks", "interval=0"], ["--help"], ["call", "shop.text", f"text={'x' * 10}"]):
         command = f"set -o pipefail; {OPS} -q {' '.join(words)} | head -1; exit ${{PIPESTATUS[0]}}"

@@ -69,7 +69,7 @@ def test_the_exit_code_reflects_the_failures(project: Project) -> None:
     assert project.run("map", "shop.quotes", stdin="{}\n").code == 3
 
 
-def test_unordered_results_say_which_line_they_answer(project: Project) -> None:
+def test_unordered_results_have_the_number_of_their_line(project: Project) -> None:
     lines = '{"seconds": 0.6}\n{"seconds": 0.01}\n'
     done = project.run("map", "shop.slow", "--unordered", "-j", "2", stdin=lines)
     assert done.lines == [{"line": 2, "data": "done"}, {"line": 1, "data": "done"}]

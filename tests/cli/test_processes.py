@@ -258,7 +258,7 @@ def test_a_hub_has_the_limits_of_its_configuration(tmp_path: Path, monkeypatch: 
     assert (made["heartbeat"], made["max_payload"]) == (3.0, 1000)
 
 
-def test_a_hub_knows_the_tokens_of_its_configuration(tmp_path: Path, project: Project) -> None:
+def test_a_hub_accepts_the_tokens_of_its_configuration(tmp_path: Path, project: Project) -> None:
     directory = tmp_path / "configured"
     hub = Project(directory)
     hub.write(
@@ -370,7 +370,7 @@ def fetched(url: str) -> tuple[int, str]:
         return error.code, error.read().decode()
 
 
-def test_hub_and_spoke_say_how_they_are(tmp_path: Path, project: Project) -> None:
+def test_hub_and_spoke_serve_their_health(tmp_path: Path, project: Project) -> None:
     folder = tmp_path / "hub"
     folder.mkdir()
     words = ["hub", "--port", "0", "--health", "0"]
@@ -393,7 +393,7 @@ def test_hub_and_spoke_say_how_they_are(tmp_path: Path, project: Project) -> Non
             assert fetched(f"{health}/healthz")[0] == 200
 
 
-def test_an_address_that_is_taken_is_said(project: Project) -> None:
+def test_an_address_in_use_is_reported(project: Project) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = project.run("worker", "--url", "memory:", "--health", str(taken.getsockname()[1]))
     assert done.code == 2

@@ -51,12 +51,12 @@ def run_python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_from_its_first_line_on_an_interrupt_is_130_without_a_word() -> None:
+def test_an_interrupt_at_any_time_exits_silently_with_130() -> None:
     done = run_python(f"import {ENTRY}, os, signal\nos.kill(os.getpid(), signal.SIGINT)\nprint('not reached')")
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
-def test_the_entry_imports_nothing_that_the_interpreter_has_not(tmp_path: object) -> None:
+def test_the_entry_imports_no_further_modules(tmp_path: object) -> None:
     done = run_python(
         f"import sys\nbefore = set(sys.modules)\nimport {ENTRY}\nprint(sorted(set(sys.modules) - before))"
     )
@@ -89,7 +89,7 @@ def test_both_commands_start_in_the_entry() -> None:
 
 
 @pytest.mark.parametrize("words", [["ls"], ["call", "shop.slow", "seconds=0"]], ids=" ".join)
-def test_an_interrupt_while_sources_are_opened_is_130_without_a_word(words: list[str], project: Project) -> None:
+def test_an_interrupt_while_sources_are_opened_exits_silently_with_130(words: list[str], project: Project) -> None:
     """A module interrupts the program while it is imported, so that the moment is always the same."""
     project.write(
         "shop/interrupting.py", "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)\n"
@@ -98,7 +98,7 @@ def test_an_interrupt_while_sources_are_opened_is_130_without_a_word(words: list
     assert (done.code, done.err) == (130, "")
 
 
-def test_closing_after_the_last_word_is_not_interrupted_into_a_traceback(project: Project) -> None:
+def test_an_interrupt_while_closing_prints_no_traceback(project: Project) -> None:
     project.write(
         "shop/atexit_.py",
         "import atexit, os, signal\natexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))\n",

@@ -200,7 +200,7 @@ def test_a_token_decides_who_calls_over_standard_input(folder: Path) -> None:
     assert "the token in OPERATIONS_TOKEN was refused" in refused.stderr
 
 
-def test_calls_run_as_jobs_where_the_configuration_says_so(folder: Path) -> None:
+def test_calls_run_as_jobs_if_configured(folder: Path) -> None:
     (folder / "operations.toml").write_text('[sources.shop]\npython = "shop.py"\n[serve]\njobs = "memory"\n')
     with serving(folder) as (url, _):
         headers = {"content-type": "application/json", "prefer": "respond-async, wait=20"}

@@ -70,7 +70,7 @@ def bank(tmp_path: Path, url: str) -> Bank:
     return Bank(tmp_path, url)
 
 
-def test_a_worker_knows_who_calls_by_the_signature(bank: Bank) -> None:
+def test_a_worker_identifies_the_caller_by_the_signature(bank: Bank) -> None:
     with running(bank.worker, "worker", said="serving 2 operations"):
         called = bank.caller.run("call", "account.read", "--url", "bus")
         assert called.code == 0, called.err

@@ -17,7 +17,7 @@ def test_stubs_are_written_beside_the_configuration(project: Project) -> None:
     assert changed == ["__init__.pyi", "n.pyi"]
 
 
-def test_stubs_go_where_they_are_asked_to(project: Project) -> None:
+def test_stubs_are_written_to_the_given_directory(project: Project) -> None:
     assert project.run("stubs", "--output", "typed").code == 0
     assert (project.directory / "typed" / "operations_env" / "__init__.py").exists()
     project.write("mine/operations_env/own.py", "x = 1\n")

@@ -137,7 +137,7 @@ async def test_the_cache_of_a_changed_configuration_is_not_used(place: tuple[Pat
     assert load_catalogue(path, environ=environ) is None
 
 
-async def test_variables_count_unless_they_are_secret(place: tuple[Path, dict[str, str]]) -> None:
+async def test_a_changed_variable_invalidates_the_cache_unless_it_is_secret(place: tuple[Path, dict[str, str]]) -> None:
     path, environ = place
     environ = {**environ, "BASE": "http://here"}
     await fill(path, environ)
@@ -158,7 +158,9 @@ async def test_a_source_whose_files_changed_is_stale(place: tuple[Path, dict[str
     assert read(path, environ).stale == ["local", "shop"]
 
 
-async def test_the_files_that_a_document_refers_to_count_too(place: tuple[Path, dict[str, str]]) -> None:
+async def test_a_changed_file_that_a_document_refers_to_invalidates_the_cache(
+    place: tuple[Path, dict[str, str]],
+) -> None:
     path, environ = place
     document = json.loads(json.dumps(DOCUMENT))
     operation = document["paths"]["/stock/{item}"]["get"]
@@ -217,9 +219,7 @@ async def test_a_damaged_file_is_as_none(place: tuple[Path, dict[str, str]]) -> 
     assert load_catalogue(path, environ=environ) is not None
 
 
-async def test_a_directory_that_cannot_be_written_fails_nothing(
-    place: tuple[Path, dict[str, str]], tmp_path: Path
-) -> None:
+async def test_an_unusable_cache_directory_is_not_an_error(place: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
     path, environ = place
     (tmp_path / "cache").write_text("a file where the folder should be")
     async with open_workspace(load_config(path, environ=environ)) as workspace:

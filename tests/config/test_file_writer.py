@@ -75,7 +75,7 @@ def test_invalid_sources_are_rejected_and_the_file_is_unchanged(
     assert path.read_text() == TEXT
 
 
-def test_editors_files_are_left_to_editors(tmp_path: Path) -> None:
+def test_editors_files_are_not_changed(tmp_path: Path) -> None:
     with pytest.raises(CallError, match="is an editor's file"):
         add_source(write(tmp_path, "{}", "mcp.json"), "a", {"python": "x"})
 
@@ -139,7 +139,7 @@ def test_a_source_is_replaced_in_place(tmp_path: Path) -> None:
         ('sources.a.python = "x"\n', None),
     ],
 )
-def test_every_way_to_write_a_source_is_removed_or_refused(tmp_path: Path, text: str, message: str | None) -> None:
+def test_a_source_in_any_notation_is_removed_or_refused(tmp_path: Path, text: str, message: str | None) -> None:
     path = write(tmp_path, text)
     if message is None:
         remove_source(path, "a")

@@ -77,7 +77,7 @@ EVERYTHING = """
     """
 
 
-def test_everything_a_file_may_say(tmp_path: Path) -> None:
+def test_every_key_of_a_file_is_read(tmp_path: Path) -> None:
     write(tmp_path, "export ROOT=/data\nTOKEN='from the file'", ".env")
     config = load(tmp_path, EVERYTHING, {"TOKEN": "from the environment"})
     assert [(name, source.kind) for name, source in config.sources.items()] == [

@@ -85,7 +85,7 @@ def test_matched_operations_are_renamed(rename: dict[str, str], before: str, aft
         assert found.spec.annotations["sourceName"] == before.rpartition(".")[2]
 
 
-def test_a_prefix_goes_before_everything() -> None:
+def test_a_prefix_is_put_before_every_id() -> None:
     found = shape(rename={"a.b": "c.d"}, prefix="my.shop", namespace=None).apply(make("a.b"))
     assert found is not None
     assert found.id == "my.shop.c.d"
@@ -134,7 +134,7 @@ def test_rules_that_contradict_leave_the_operation_out(rules: dict[str, AccessRu
     assert "contradict" in view.skipped["x.y"].reason
 
 
-def test_patterns_that_match_nothing_are_known() -> None:
+def test_patterns_without_matches_are_reported() -> None:
     rules = shape(allow=["a*", "nothing"], deny=["z"], rename={"q": "r"})
     rules.apply(make("gh.abc"))
     assert rules.unused == {"nothing", "z", "q"}

@@ -13,7 +13,7 @@ TEXTS = st.text(st.characters(blacklist_characters="${}", blacklist_categories=[
 
 
 @given(st.lists(st.tuples(TEXTS, NAMES, TEXTS, TEXTS, st.sampled_from(["set", "unset", "escaped", "env"])), max_size=6))
-def test_a_text_is_its_parts_with_the_values_put_in(parts: list[tuple[str, str, str, str, str]]) -> None:
+def test_variables_are_replaced_by_their_values(parts: list[tuple[str, str, str, str, str]]) -> None:
     written, expected = "", ""
     values: dict[str, str] = {}
     for before, name, value, default, kind in parts:
@@ -37,7 +37,7 @@ def test_a_text_is_its_parts_with_the_values_put_in(parts: list[tuple[str, str, 
 
 
 @given(TEXTS)
-def test_a_text_without_variables_stays(text: str) -> None:
+def test_a_string_without_variables_is_unchanged(text: str) -> None:
     assert Variables({}).fill(text) == text
 
 

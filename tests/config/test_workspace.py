@@ -255,7 +255,7 @@ async def test_unsupported_editor_variables_are_reported_on_opening(tmp_path: Pa
 
 
 @pytest.mark.slow
-async def test_leaving_while_sources_open_leaves_nothing(tmp_path: Path) -> None:
+async def test_leaving_while_sources_are_opened_closes_them(tmp_path: Path) -> None:
     command = f"command = '{sys.executable}'\nargs = ['-c', 'import time; time.sleep(600)']\n"
     config = load_config(write(tmp_path, f"[sources.a]\n{command}[sources.b]\n{command}"), environ={})
 

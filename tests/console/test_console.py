@@ -227,7 +227,7 @@ def test_a_narrow_window_shows_fewer_calls_and_cuts_none(seen: dict[str, Any]) -
     assert inside + outside == drawn == 3
 
 
-def test_every_key_does_what_the_list_of_keys_says(seen: dict[str, Any]) -> None:
+def test_every_key_has_the_effect_that_the_help_lists(seen: dict[str, Any]) -> None:
     assert seen["visited"] == {"c": "calls", "w": "workers", "j": "jobs", "m": "metrics", "o": ""}
     assert seen["letterInField"] == "e"
     assert seen["resultTabs"] == ["Meta", "Raw", "Declared / got", "Data"]
@@ -268,7 +268,7 @@ def test_a_stream_is_followed_paused_and_filtered(seen: dict[str, Any]) -> None:
     assert "the thermometer fell down" in seen["broken"]
 
 
-def test_a_stream_goes_on_after_its_connection_was_cut(seen: dict[str, Any]) -> None:
+def test_a_stream_resumes_after_its_connection_is_lost(seen: dict[str, Any]) -> None:
     assert seen["resumedGaps"] == "0 gaps"
     numbers = seen["resumedNumbers"]
     assert len(numbers) > 10

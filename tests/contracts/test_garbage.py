@@ -204,7 +204,7 @@ async def growing(pending: Any, kinds: dict[str, tuple[Kind, int]]) -> dict[str,
     return {name: found for name, found in left.items() if found}
 
 
-async def test_no_call_leaves_anything_to_the_garbage_collector(serve: Serve, caller: PendingRequestMap) -> None:
+async def test_no_call_leaves_garbage(serve: Serve, caller: PendingRequestMap) -> None:
     handler = await serve(*OPERATIONS)
     is_durable = handler.transport.capabilities.durable
     assert await growing(caller, KINDS | DURABLE if is_durable else KINDS) == {}
@@ -216,7 +216,7 @@ async def hub() -> AsyncIterator[Hub]:
         yield hub
 
 
-async def test_nor_does_one_that_the_hub_itself_answers(hub: Hub) -> None:
+async def test_a_call_that_the_hub_answers_leaves_no_garbage(hub: Hub) -> None:
     handler = CallHandler(OperationRegistry(OPERATIONS), hub.transport())
     async with Spoke(hub.url, token="caller") as spoke:
         assert await growing(PendingRequestMap(spoke), KINDS) == {}

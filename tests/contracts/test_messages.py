@@ -61,7 +61,7 @@ def counter_of(bus: Bus, *ends: Transport) -> Callable[[str], int]:
 
 
 @pytest.mark.fault(11)
-async def test_a_request_that_comes_twice_runs_once(bus: Bus, serve: Serve, hand: Hand) -> None:
+async def test_a_request_that_is_received_twice_runs_once(bus: Bus, serve: Serve, hand: Hand) -> None:
     sleeper = Sleeper()
     handler = await serve(sleeper.operation)
     count = counter_of(bus, handler.transport)

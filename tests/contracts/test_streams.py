@@ -92,7 +92,7 @@ async def test_closing_and_cancelling_close_the_generator(serve: Serve, caller: 
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_an_idle_stream_ends_when_asked_to(serve: Serve, caller: PendingRequestMap) -> None:
+async def test_an_idle_stream_ends_at_its_idle_timeout(serve: Serve, caller: PendingRequestMap) -> None:
     closed = asyncio.Event()
 
     @operation(id="clock.silent")

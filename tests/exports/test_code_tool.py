@@ -90,7 +90,7 @@ print("prices:")
         ("await env.shop.quote(item='tea'", "invalid-syntax"),
     ],
 )
-async def test_a_mistake_is_found_before_anything_runs(mistake: str, problem: str) -> None:
+async def test_type_errors_are_found_before_a_script_runs(mistake: str, problem: str) -> None:
     async with tool() as tools:
         result = await tools.run(f"await env.shop.order(item='first')\n{mistake}")
     assert problem in result.text
@@ -166,7 +166,7 @@ def children() -> set[int]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
-async def test_a_crash_of_the_sandbox_costs_only_its_script() -> None:
+async def test_a_crash_of_the_sandbox_fails_only_its_script() -> None:
     before = children()
 
     @operation(id="test.crash")
@@ -267,7 +267,7 @@ async def test_one_question_at_a_time_also_for_an_approval_of_the_registry() -> 
     assert (most, len(CALLS)) == (1, 10)
 
 
-async def test_nothing_begins_after_a_script_was_stopped() -> None:
+async def test_no_call_starts_after_a_script_was_stopped() -> None:
     asking, ended = asyncio.Event(), asyncio.Event()
 
     async def ask(request: Any) -> bool:

@@ -356,7 +356,7 @@ async def test_an_input_that_is_not_an_object_is_wrapped(document: dict[str, Any
     ],
 )
 @pytest.mark.parametrize("subset", [PLAIN, OPENAI_STRICT, ANTHROPIC_STRICT, GEMINI], ids=lambda subset: subset.name)
-def test_odd_schemas_fit(document: Any, subset: Any) -> None:
+def test_unusual_schemas_are_reduced_to_the_subset(document: Any, subset: Any) -> None:
     provider = {"OpenAI strict": "openai", "Gemini": "gemini"}.get(subset.name, "anthropic")
     assert problems_of_schema(provider, fit_schema(document, subset), strict="strict" in subset.name) == []
 

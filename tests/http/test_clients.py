@@ -63,7 +63,7 @@ async def test_clients_open_and_close_with_a_block() -> None:
         await server.until_open(0)
 
 
-async def test_a_client_of_ones_own_lends_its_connections_and_hooks_only() -> None:
+async def test_a_passed_client_provides_only_connections_and_hooks() -> None:
     seen: list[str] = []
     heads: list[bytes] = []
 
@@ -93,6 +93,6 @@ async def test_a_client_of_ones_own_lends_its_connections_and_hooks_only() -> No
 
 
 @pytest.mark.parametrize("http2", [False, True])
-async def test_http2_can_be_asked_for_where_it_is_installed(http2: bool) -> None:
+async def test_http2_can_be_enabled_if_it_is_installed(http2: bool) -> None:
     async with raw_server(answering(response(b"ok"))) as server, PyreqwestClient(ClientOptions(http2=http2)) as client:
         assert await _get(client, server.url) == b"ok"

@@ -126,7 +126,7 @@ async def test_half_of_a_thousand_cancelled(make_client: MakeClient) -> None:
 @pytest.mark.usefixtures("aborted")
 @both
 @pytest.mark.parametrize("phase", ["handshake", "head", "body"])
-async def test_cancelling_lets_the_connection_go(
+async def test_cancelling_releases_the_connection(
     make_client: MakeClient, backend: str, phase: str, stream: bool
 ) -> None:
     """The connection closes immediately, long before the request's timeout."""
@@ -161,7 +161,7 @@ async def test_cancelling_lets_the_connection_go(
 
 
 @pytest.mark.usefixtures("aborted")
-async def test_a_stream_whose_head_does_not_come_in_time_lets_its_connection_go(make_client: MakeClient) -> None:
+async def test_a_stream_whose_head_is_late_releases_its_connection(make_client: MakeClient) -> None:
     async def behaviour(exchange: Exchange) -> None:
         await exchange.head()
         await exchange.gone()

@@ -49,7 +49,7 @@ async def _seen(client: HTTPClient, path: str = "/", **fields: Any) -> bytes:
         "/a?b=/c?d=[e]|~",
     ],
 )
-async def test_the_target_goes_out_as_it_is_written(client: HTTPClient, target: str) -> None:
+async def test_the_target_is_sent_unchanged(client: HTTPClient, target: str) -> None:
     assert (await _seen(client, target)).startswith(f"GET {target} HTTP/1.1\r\n".encode())
 
 
@@ -138,7 +138,7 @@ async def test_header_injection_is_rejected(client: HTTPClient, fields: dict[str
     assert "secret" not in str(caught.value)
 
 
-async def test_headers_go_out_as_given(client: HTTPClient) -> None:
+async def test_headers_are_sent_unchanged(client: HTTPClient) -> None:
     given = [
         ("X-Twice", "1"),
         ("X-Twice", "2"),
@@ -227,7 +227,7 @@ async def test_an_upload_that_is_not_as_long_as_announced_fails(client: HTTPClie
 
 
 @pytest.mark.parametrize("raised", [ValueError("of the body"), TimeoutError("of the body")], ids=["value", "timeout"])
-async def test_an_error_of_the_body_comes_through(client: HTTPClient, api: str, raised: Exception) -> None:
+async def test_an_error_of_the_body_iterator_is_raised(client: HTTPClient, api: str, raised: Exception) -> None:
     async def body() -> AsyncIterator[bytes]:
         yield b"first"
         raise raised

@@ -71,14 +71,14 @@ async def test_cookies_are_not_kept(client: HTTPClient, api: str) -> None:
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_redirects_are_answers(client: HTTPClient, api: str, status: int) -> None:
+async def test_redirects_are_ordinary_responses(client: HTTPClient, api: str, status: int) -> None:
     async with client.send(HTTPRequest(method="POST", url=f"{api}/redirect/{status}", body=b"x")) as answer:
         assert answer.status == status
         assert ("location", "/echo?redirected=1") in [(name.lower(), value) for name, value in answer.headers]
 
 
 @pytest.mark.parametrize("status", ["200 OK", "203", "299 x", "404 Not Found", "418 I'm a teapot", "503 Busy", "599"])
-async def test_every_status_is_an_answer(client: HTTPClient, status: str) -> None:
+async def test_every_status_is_an_ordinary_response(client: HTTPClient, status: str) -> None:
     assert await _get(client, response(b"body", status=status)) == (int(status[:3]), b"body")
 
 
@@ -201,7 +201,7 @@ async def test_an_endless_body_is_stopped(client: HTTPClient, stream: bool) -> N
         await server.until_open(0)
 
 
-async def test_pieces_come_as_they_are_sent(client: HTTPClient) -> None:
+async def test_pieces_arrive_as_they_are_sent(client: HTTPClient) -> None:
     """The head is there before the body, and each piece before the next is sent."""
     go_on = asyncio.Event()
 
@@ -257,7 +257,7 @@ async def test_a_reader_that_stops_holds_the_server_back(client: HTTPClient, str
         assert size == 1 << 28
 
 
-async def test_a_response_is_closed_once_and_then_gives_nothing(client: HTTPClient, api: str) -> None:
+async def test_a_closed_response_has_no_body(client: HTTPClient, api: str) -> None:
     for stream in (False, True):
         async with client.send(HTTPRequest(method="GET", url=f"{api}/pieces/50", stream=stream)) as answer:
             assert await anext(answer.chunks())

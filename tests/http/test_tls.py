@@ -32,7 +32,7 @@ async def _get(client: HTTPClient, port: int, host: str = "127.0.0.1") -> bytes:
         return await read_body(answer, limit=100)
 
 
-async def test_a_certificate_of_a_stranger_is_refused(client: HTTPClient, context: ssl.SSLContext) -> None:
+async def test_an_untrusted_certificate_is_refused(client: HTTPClient, context: ssl.SSLContext) -> None:
     async with raw_server(answering(response(b"ok")), tls=context) as server:
         with pytest.raises(CallError) as caught:
             await _get(client, server.port)

@@ -58,7 +58,7 @@ def test_a_reused_request_id_has_a_separate_grant(held: Grants) -> None:
 
 
 @pytest.mark.parametrize("token", ["", "1", "0" * 32, "\ud800"])
-def test_nothing_else_is_a_grant(held: Grants, token: str) -> None:
+def test_other_tokens_are_not_grants(held: Grants, token: str) -> None:
     issue(held, ADA, "1", None)
     assert is_refused(held, token)
 

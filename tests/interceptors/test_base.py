@@ -44,7 +44,7 @@ async def test_interceptors_run_in_order_around_the_call() -> None:
     assert log == ["outer before a.b", "inner before a.b", "inner after", "outer after"]
 
 
-async def test_an_interceptor_may_answer_by_itself() -> None:
+async def test_an_interceptor_may_return_its_own_result() -> None:
     async def cache(invocation: Invocation, proceed: Proceed) -> Any:
         return local_envelope("cached", invocation.spec.id)
 

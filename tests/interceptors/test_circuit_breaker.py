@@ -78,7 +78,7 @@ async def test_each_namespace_has_its_own() -> None:
     assert await outcomes(lambda: registry.execute("good.x"), 3) == ["ok"] * 3
 
 
-async def test_one_probe_at_a_time_and_a_cancelled_one_decides_nothing() -> None:
+async def test_one_probe_runs_at_a_time_and_a_cancelled_one_does_not_count() -> None:
     clock, began = Clock(), asyncio.Event()
     fails = [True]
 

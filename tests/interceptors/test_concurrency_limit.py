@@ -141,7 +141,7 @@ async def test_a_nested_call_does_not_wait_for_its_own_caller() -> None:
         assert (await registry.execute("a.outer")).data == 5
 
 
-async def test_a_task_that_outlives_its_call_needs_a_place() -> None:
+async def test_a_task_that_outlives_its_call_needs_a_slot() -> None:
     limit, gate, go = ConcurrencyLimit(1), Gate(), asyncio.Event()
     left: list[asyncio.Task[Any]] = []
 

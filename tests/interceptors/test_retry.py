@@ -129,7 +129,7 @@ async def test_streams_are_not_repeated() -> None:
     assert upstream.calls == 1
 
 
-async def test_mutations_pay_nothing() -> None:
+async def test_retry_does_not_apply_to_mutations() -> None:
     operation = operation_of(Upstream(), "mutation")
     assert not retry().applies(operation.spec)
     assert retry().applies(msgspec.structs.replace(operation.spec, type="query"))

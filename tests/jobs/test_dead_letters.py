@@ -76,7 +76,9 @@ async def test_a_retried_one_that_fails_again_can_be_retried_again(
         assert (await jobs.status(dead.id)).state is JobState.FAILED
 
 
-async def test_it_belongs_to_nobody_until_it_runs_as_its_caller(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_dead_letter_has_no_owner_until_it_runs_as_its_caller(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     jobs = await place.jobs()
     await dead_letter(place, monkeypatch, "bob", ADA)
     (dead,) = await find_dead(jobs)
@@ -87,9 +89,7 @@ async def test_it_belongs_to_nobody_until_it_runs_as_its_caller(place: Place, mo
     assert (await jobs.of(ADA).status(dead.id)).owner == "ada"
 
 
-async def test_so_many_have_a_record_and_the_next_ones_are_set_apart_without(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_dead_letters_beyond_the_limit_have_no_record(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored_requests, "MOST_DEAD_LETTERS", 2)
     jobs = await place.jobs()
     await dead_letter(place, monkeypatch, "ada")

@@ -294,7 +294,7 @@ async def test_a_released_job_is_run_by_another_worker(place: Place) -> None:
     assert (await jobs.wait(job_id, timeout=30)).data == "at last"
 
 
-async def test_jobs_are_operations_that_check_who_calls(place: Place) -> None:
+async def test_job_operations_check_their_caller(place: Place) -> None:
     jobs = await place.jobs()
     await place.work()
     registry = OperationRegistry(job_operations(jobs))

@@ -42,7 +42,7 @@ from operations.schema.dialects.conversion import convert, draft_number, unique_
         ("https://json-schema.org/draft/2019-09/schema", {"items": [{}]}, {"prefixItems": [{}]}),
     ],
 )
-def test_older_drafts_in_newer_words(dialect: str | None, document: Any, converted: Any) -> None:
+def test_older_drafts_are_converted_to_new_keywords(dialect: str | None, document: Any, converted: Any) -> None:
     assert from_schema(document, dialect=dialect).document == converted
 
 
@@ -154,7 +154,7 @@ def test_dynamic_references_are_exact_when_checking_and_followed_when_casting() 
         ("contentMediaType", {}, None),
     ],
 )
-def test_a_bad_word_about_a_schema_costs_nothing_of_the_schema(keyword: str, value: Any, kept: Any) -> None:
+def test_an_invalid_annotation_does_not_affect_the_schema(keyword: str, value: Any, kept: Any) -> None:
     schema = from_schema({"type": "object", "required": ["a"], "properties": {"a": {"type": "string", keyword: value}}})
     assert not schema.check({})
     assert not schema.check({"a": 1})

@@ -75,7 +75,7 @@ def test_verdicts_are_the_native_ones(source: Any, value: Any) -> None:
 
 
 @given(DOCUMENTS, VALUES)
-def test_places_with_problems_are_the_native_ones(source: Any, value: Any) -> None:
+def test_paths_of_problems_equal_those_of_the_native_engine(source: Any, value: Any) -> None:
     """Except for unions: the native engine reports errors of the closest branch, the evaluator that none matches."""
     document = convert(source).document
     native = compiled(document)

@@ -153,7 +153,7 @@ def test_validate_or_throw() -> None:
     assert [error["path"] for error in caught.value.details["errors"]] == ["/a", ""]
 
 
-def test_foreign_objects_are_named_with_their_place() -> None:
+def test_foreign_objects_are_reported_with_their_path() -> None:
     schema = from_schema({"type": "object", "properties": {"at": {"type": "string"}, "ids": {"type": "array"}}})
     value = {"at": datetime.now(UTC), "ids": {1, 2}}
     assert not schema.check(value)

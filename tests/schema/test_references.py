@@ -27,7 +27,7 @@ def test_nothing_is_fetched_without_a_loader(caplog: pytest.LogCaptureFixture) -
 
 
 @pytest.mark.parametrize("address", ["#/$defs/person", "https://example.com/types.json#/$defs/person"])
-def test_a_loader_is_asked(address: str) -> None:
+def test_references_are_resolved_by_the_loader(address: str) -> None:
     asked: list[str] = []
 
     def load(uri: str) -> Any:

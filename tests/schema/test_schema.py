@@ -23,7 +23,7 @@ USER = {
 }
 
 
-def test_building_looks_at_nothing() -> None:
+def test_building_a_schema_reads_nothing() -> None:
     class Untouchable(dict[str, Any]):
         def __iter__(self) -> Any:
             raise AssertionError("walked")

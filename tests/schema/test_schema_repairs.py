@@ -155,7 +155,7 @@ def test_branches_joined_of_the_schema_they_are_branches_of() -> None:
     assert made.check(made.cast({}, "total"))
 
 
-def test_no_schema_is_changed_by_being_seen_through_another() -> None:
+def test_a_schema_is_not_changed_by_the_repair_of_another() -> None:
     document = convert({"allOf": [{"$ref": "#/$defs/C"}, ASKING], "$defs": {"C": CLOSED}}).document
     repair_schema(document)
     assert isinstance(document, dict)

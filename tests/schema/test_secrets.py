@@ -84,7 +84,7 @@ def test_mappings_of_any_kind_are_redacted() -> None:
 
 
 @pytest.mark.parametrize("break_", ["\n", "\r", "\x1b", "\x7f", "\x85", "\u2028", "\u202e"])
-def test_nothing_breaks_a_line(break_: str) -> None:
+def test_messages_contain_no_line_break(break_: str) -> None:
     text = f"a{break_}ERROR forged"
     schema = from_schema(
         {"additionalProperties": {"enum": [text]}, "maxProperties": 0, "propertyNames": {"maxLength": 1}}

@@ -196,7 +196,7 @@ def test_items_normalised_separately_match_the_whole_array(policy: Any, items: A
         assert (result is values) == (expected is values)
 
 
-def test_items_are_reported_at_their_places() -> None:
+def test_items_are_reported_at_their_paths() -> None:
     schema = from_schema({"type": "array", "items": ROW})
     values: list[Any] = [{"a": 1}] * 7
     values[3] = {"a": "4", "z": 1}

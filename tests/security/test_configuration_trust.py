@@ -113,7 +113,7 @@ def give_away(path: Path) -> None:
     os.chown(path, 54321, -1, follow_symlinks=False)
 
 
-def test_every_command_is_tried() -> None:
+def test_every_command_is_tested() -> None:
     leaves = {part.name for name in SUMMARIES for part in (find_command(name).parts or [find_command(name)])}
     assert leaves == {*USES, *OPENS_NOTHING}
 

@@ -108,7 +108,7 @@ async def ask(hub: Hub, operation_id: str, *, stream: bool = False) -> RawPeer:
 
 
 @pytest.mark.parametrize(("operation_id", "stream"), [("shop.big", False), ("shop.items", True)])
-async def test_results_that_nobody_reads(operation_id: str, stream: bool) -> None:
+async def test_unread_results_are_bounded(operation_id: str, stream: bool) -> None:
     shop = Shop()
     async with (
         Hub(TOKENS) as hub,
@@ -129,7 +129,7 @@ async def test_results_that_nobody_reads(operation_id: str, stream: bool) -> Non
 
 
 @pytest.mark.parametrize("operation_id", ["shop.big", "shop.fail"])
-async def test_results_wait_while_much_is_unsent(operation_id: str) -> None:
+async def test_results_wait_while_many_bytes_are_unsent(operation_id: str) -> None:
     """All calls of an honest caller get their result, or their error, and a bounded part of it is written at a time."""
     shop, most = Shop(), 0
 
@@ -179,7 +179,7 @@ async def test_large_inputs_fail_alone() -> None:
         await other.close()
 
 
-async def test_a_request_is_not_sent_while_too_much_is_unsent() -> None:
+async def test_a_request_is_not_sent_while_too_many_bytes_are_unsent() -> None:
     async with Hub(TOKENS) as hub, worker(Shop(), hub), Spoke(hub.url, token="honest") as own, asyncio.timeout(60):
         link, calls = own._link, PendingRequestMap(own)
         assert link is not None

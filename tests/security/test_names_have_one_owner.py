@@ -46,7 +46,7 @@ async def is_refused(hub: Hub, token: str, name: Any) -> bool:
 
 
 @pytest.mark.parametrize("token", ["mallory", "hub"])
-async def test_the_name_of_the_hubs_own_end_is_taken(hub: Hub, token: str) -> None:
+async def test_the_name_of_the_hubs_own_peer_is_reserved(hub: Hub, token: str) -> None:
     own = hub.transport()
     assert await is_refused(hub, token, own.peer)
     await own.close()

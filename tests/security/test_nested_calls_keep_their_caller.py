@@ -203,7 +203,7 @@ async def test_a_worker_that_reconnects_needs_as_worker_for_calls_that_waited(sc
     assert scene.vault.callers == []
 
 
-async def test_a_worker_whose_operations_are_taken_is_a_worker(scene: Scene) -> None:
+async def test_a_worker_whose_operations_are_rejected_still_needs_a_grant(scene: Scene) -> None:
     async with Spoke(scene.hub.url, token="desk") as spoke:
         second = CallHandler(OperationRegistry(scene.desk.operations), spoke)
         assert (await error_of(second.registered())).code is ErrorCode.ACCESS_DENIED

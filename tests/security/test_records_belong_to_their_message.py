@@ -23,7 +23,7 @@ from operations.pubsub.redis import RedisTransport
 from tests import redis_servers
 from tests.calls.test_redis_permissions import rules
 from tests.nats_server import nats_server
-from tests.security.test_answers_go_to_whom_asked import GUIDE, PASSWORDS
+from tests.security.test_responses_go_to_the_caller import GUIDE, PASSWORDS
 from tests.waiting import until
 
 BOB = Identity("bob")
@@ -117,7 +117,7 @@ def forge(key: str, owner: str | None, text: str, **changes: Any) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["redis", "nats"])
-async def test_no_record_is_changed_or_added_by_a_message_of_its_own(kind: str) -> None:
+async def test_a_message_cannot_change_or_add_the_record_of_another(kind: str) -> None:
     async with asyncio.timeout(60), open_bus(kind) as (connect_worker, intruder):
         desk, jobs = Desk(), Jobs(await connect_worker())
         handler = desk.work(await connect_worker())

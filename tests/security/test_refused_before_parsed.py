@@ -235,7 +235,7 @@ async def test_large_messages_are_handled_one_in_each_iteration() -> None:
     await listener.close()
 
 
-async def test_reading_pauses_while_much_waits_to_be_handled() -> None:
+async def test_reading_pauses_while_many_bytes_wait_to_be_handled() -> None:
     notes = Notes()
     listener = await serve(lambda token: notes)
     peer = await RawPeer.connect(listener.port)

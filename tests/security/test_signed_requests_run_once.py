@@ -190,7 +190,7 @@ async def test_a_copy_is_not_answered_in_the_name_of_the_original(bus: Bus, bank
     await other.handler.close()
 
 
-async def test_a_copy_does_not_take_the_place_of_the_original(bus: Bus, bank: Bank) -> None:
+async def test_a_copy_does_not_replace_the_original(bus: Bus, bank: Bank) -> None:
     bank.hold = asyncio.Event()
     tap = Wiretap(await bus())
     ada = PendingRequestMap(SignedTransport(tap, session=SESSION))
@@ -231,9 +231,7 @@ async def test_a_request_that_was_stored_for_too_long_is_dead(
     assert bank.ran == []
 
 
-async def test_a_stored_request_must_say_until_when_it_may_run(
-    bus: Bus, bank: Bank, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_stored_request_needs_an_expiry_time(bus: Bus, bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("operations.calls.caller.STORED_SECONDS", 7 * 86_400.0)
     ada = PendingRequestMap(SignedTransport(await bus(), session=SESSION))
     error = await error_of(ada.call("bank.book", wait=True, durable=True))

@@ -64,7 +64,7 @@ class Unread:
     ("written", "read", "aborted"),
     [(0, 0, True), (0, 10_000, True), (40 << 20, 10_000, True), (0, 1 << 20, False), (40 << 20, 2 << 20, False)],
 )
-async def test_a_peer_with_much_unread_must_read_on(written: int, read: int, aborted: bool) -> None:
+async def test_a_peer_with_many_unread_bytes_must_keep_reading(written: int, read: int, aborted: bool) -> None:
     unread = Unread()
     check = SlowReaderCheck(unread)  # type: ignore[arg-type]
     unread.unsent_bytes = session._SLOW_UNSENT + (3 << 20)

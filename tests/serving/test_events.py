@@ -85,7 +85,7 @@ async def test_a_domain_error_of_a_stream(served: ServedApp, shop: Shop) -> None
         assert (answer.status, answer.json["code"]) == (409, "SOLD_OUT")
 
 
-async def test_envelopes_are_sent_where_they_are_asked_for(served: ServedApp, shop: Shop) -> None:
+async def test_envelopes_are_sent_if_requested(served: ServedApp, shop: Shop) -> None:
     shop.items.put_nowait(5)
     shop.items.put_nowait(None)
     headers = {"accept": "text/event-stream; profile=envelope"}
@@ -126,7 +126,7 @@ async def test_a_call_is_sent_as_events_only_where_nothing_else_is_accepted(serv
     assert answer.status == 400
 
 
-async def test_a_client_that_leaves_a_call_as_events_stops_it(served: ServedApp, shop: Shop) -> None:
+async def test_a_call_as_events_stops_when_its_client_disconnects(served: ServedApp, shop: Shop) -> None:
     async with exchange(served, "POST", "/shop/slow", json_body={}, headers=EVENTS) as sent:
         async with asyncio.timeout(5):
             await shop.started.wait()
@@ -140,7 +140,7 @@ async def test_a_stream_is_not_json(served: ServedApp) -> None:
     assert answer.status == 406
 
 
-async def test_a_client_that_leaves_closes_the_handlers_generator(served: ServedApp, shop: Shop) -> None:
+async def test_a_disconnected_client_closes_the_handlers_generator(served: ServedApp, shop: Shop) -> None:
     async with following(served, "/shop/watch") as sent:
         await shop.started.wait()
         sent.leave()

@@ -74,7 +74,7 @@ async def test_a_query_string_is_read_by_the_schema(served: ServedApp, query: st
         ("item=a&a~b%2Fc=1", "/a~0b~1c"),
     ],
 )
-async def test_a_wrong_query_is_422_with_the_place(served: ServedApp, query: str, pointer: str) -> None:
+async def test_an_invalid_query_is_422_with_the_path(served: ServedApp, query: str, pointer: str) -> None:
     answer = await request(served, "GET", f"/shop/quote?{query}")
     assert answer.status == 422
     assert answer.headers["content-type"] == "application/problem+json"
@@ -192,7 +192,7 @@ async def test_bytes_come_as_text_as_a_file_or_as_the_body(served: ServedApp) ->
     assert cut.status == 400
 
 
-async def test_an_envelope_is_sent_where_it_is_asked_for(served: ServedApp) -> None:
+async def test_an_envelope_is_sent_if_requested(served: ServedApp) -> None:
     answer = await post(served, "/shop/quote", {"item": "tea"}, headers={"accept": ENVELOPE})
     assert answer.headers["content-type"] == ENVELOPE
     assert answer.json["meta"]["operationId"] == "shop.quote"
@@ -331,7 +331,7 @@ async def test_a_call_ends_at_its_deadline(shop: Shop) -> None:
         assert (await post(served, "/shop/slow", headers={"operations-timeout": invalid})).status == 400
 
 
-async def test_a_client_that_leaves_stops_its_call(served: ServedApp, shop: Shop) -> None:
+async def test_a_call_stops_when_its_client_disconnects(served: ServedApp, shop: Shop) -> None:
     async with exchange(served, "POST", "/shop/slow") as sent:
         await shop.started.wait()
         sent.leave()
@@ -393,7 +393,7 @@ async def test_numbers_that_json_cannot_express_are_an_error() -> None:
     assert (answer.status, answer.json["executed"]) == (500, "yes")
 
 
-async def test_a_response_that_is_sent_twice_has_one_length_each_time() -> None:
+async def test_a_response_that_is_sent_twice_has_one_content_length() -> None:
     sent: list[Any] = []
 
     async def send(event: Any) -> None:

@@ -145,7 +145,7 @@ async def test_answers_equal_those_of_uvicorn(kind: str, request_bytes: bytes) -
         assert await talk(own, request) == await talk(other, request)
 
 
-async def test_a_body_is_asked_for_when_the_application_reads_it() -> None:
+async def test_a_body_is_requested_when_the_application_reads_it() -> None:
     async with serving(echo) as place, connected(place) as connection:
         connection.write(b"POST /a?length HTTP/1.1\r\nexpect: 100-continue\r\ncontent-length: 2\r\n" + HEAD)
         assert (await connection.response())[0] == 100
@@ -153,7 +153,7 @@ async def test_a_body_is_asked_for_when_the_application_reads_it() -> None:
         assert (await connection.response())[2] == b"POST|/a|length|ok"
 
 
-async def test_a_body_is_not_asked_for_after_the_response_began() -> None:
+async def test_a_body_is_not_requested_after_the_response_began() -> None:
     async def early(scope: Any, receive: Any, send: Any) -> None:
         await send(START)
         await send({"type": "http.response.body", "body": b"early ", "more_body": True})

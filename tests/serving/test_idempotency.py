@@ -27,7 +27,7 @@ def served(shop: Shop) -> ServedApp:
     return app(shop.registry, mcp=False, authenticator=tokens(), allow_anonymous=True)
 
 
-async def test_a_repetition_gets_the_first_answer(served: ServedApp, shop: Shop) -> None:
+async def test_a_repeated_request_gets_the_first_response(served: ServedApp, shop: Shop) -> None:
     first = await post(served, "/shop/order", {"item": "tea"}, headers=KEY)
     again = await post(served, "/shop/order", {"item": "tea"}, headers={"idempotency-key": '"k1"'})
     assert (first.status, first.json) == (again.status, again.json) == (200, {"number": 1, "item": "tea"})
@@ -72,7 +72,7 @@ async def test_a_race_of_first_requests_runs_one(served: ServedApp, shop: Shop) 
     assert shop.sent == ["a"]
 
 
-async def test_a_client_that_leaves_does_not_stop_it(served: ServedApp, shop: Shop) -> None:
+async def test_a_disconnected_client_does_not_stop_it(served: ServedApp, shop: Shop) -> None:
     async with exchange(served, "POST", "/shop/slow", json_body={}, headers=KEY) as first:
         await shop.started.wait()
         first.leave()

@@ -90,7 +90,7 @@ async def test_a_failing_handlers_traceback_is_one_line_with_its_request(lines: 
     assert found["request_id"]
 
 
-async def test_a_handler_that_outlives_its_call_makes_no_noise(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_handler_that_outlives_its_call_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
     ended = asyncio.Event()
 
     @operation("a.stubborn", type="query")
@@ -165,7 +165,7 @@ async def test_the_audit_log_has_caller_operation_and_outcome(tmp_path: Path) ->
     assert "hunter2" not in path.read_text()
 
 
-async def test_inputs_are_written_only_where_asked_and_redacted(tmp_path: Path) -> None:
+async def test_inputs_are_written_only_if_configured_and_redacted(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     with AuditLog(path, inputs=FieldRedactor().clean) as audit:
         registry = OperationRegistry([stub_operation("a.b")], observers=[audit])
@@ -176,7 +176,7 @@ async def test_inputs_are_written_only_where_asked_and_redacted(tmp_path: Path) 
     assert "object" in second["input"]["x"]
 
 
-async def test_nested_calls_are_written_where_asked(tmp_path: Path) -> None:
+async def test_nested_calls_are_written_if_configured(tmp_path: Path) -> None:
     @operation("a.outer", type="query")
     async def outer(context: OperationContext) -> None:
         await context.env.a.inner()

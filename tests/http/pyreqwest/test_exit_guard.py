@@ -38,7 +38,7 @@ asks = loop.run_until_complete(main(sys.argv[1]))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the process is kept alive without an interpreter by Linux's libc")
-async def test_answers_that_come_after_the_end_of_the_interpreter_do_no_harm() -> None:
+async def test_responses_after_the_end_of_the_interpreter_are_harmless() -> None:
     arrived = asyncio.Semaphore(0)
     ending = asyncio.Event()
     answered = asyncio.Semaphore(0)

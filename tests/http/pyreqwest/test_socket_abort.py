@@ -60,7 +60,7 @@ async def test_closing_the_client_fails_pending_requests() -> None:
             await task
 
 
-def test_nothing_is_searched_for_where_nothing_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_socket_is_searched_for_without_marks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket_abort, "CAN_ABORT", False)
     socket_abort.SocketAborter().abort(
         socket_abort.new_mark(), abort_seconds=1

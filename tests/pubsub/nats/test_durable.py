@@ -180,7 +180,7 @@ async def test_one_request_is_stored_once(post: Post) -> None:
     assert (stored, mail.sent) == ([True] * 3, ["ada"])
 
 
-async def test_a_worker_that_vanishes_leaves_its_work_to_another(post: Post) -> None:
+async def test_the_work_of_a_lost_worker_goes_to_another_worker(post: Post) -> None:
     first, second = Mail(), Mail()
     first.go.clear()
     handler = await post.worker(first)

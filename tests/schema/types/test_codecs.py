@@ -413,7 +413,7 @@ def test_values_with_another_json_form_are_loaded(tp: Any, data: Any, expected: 
         (ipaddress.IPv4Address, "1.2", [""]),
     ],
 )
-def test_errors_name_their_places(tp: Any, data: Any, paths: list[str] | None) -> None:
+def test_errors_name_their_paths(tp: Any, data: Any, paths: list[str] | None) -> None:
     codec = codec_for(tp)
     if paths is None:
         assert codec.load is None  # the schema has said so before
@@ -425,7 +425,7 @@ def test_errors_name_their_places(tp: Any, data: Any, paths: list[str] | None) -
     assert all(error["message"] for error in caught.value.details["errors"])
 
 
-def test_a_validators_own_words_arrive() -> None:
+def test_the_message_of_a_validator_is_kept() -> None:
     with pytest.raises(CallError, match="/0/name: Value error, a person has a name"):
         loaded(codec_for(list[Person]), [{"name": ""}])
     with pytest.raises(CallError, match=r"/0: must be positive"):

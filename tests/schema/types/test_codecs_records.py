@@ -52,12 +52,12 @@ def test_no_members() -> None:
     assert not codec.schema.check({"a": 1})
 
 
-def test_a_default_that_json_cannot_say_is_left_out() -> None:
+def test_a_default_that_json_cannot_express_is_left_out() -> None:
     document: Any = record_codec([Field("a", Any, required=False, default=object())]).schema.document
     assert document["properties"]["a"] == {}
 
 
-def test_members_that_need_nothing_need_no_function() -> None:
+def test_fields_without_conversion_need_no_function() -> None:
     codec = record_codec([Field("a", str), Field("b", dict[str, str]), Field("c", bool)])
     assert codec.load is None
     assert codec.dump is None

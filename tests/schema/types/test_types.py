@@ -281,7 +281,7 @@ class Derived:
         self.made = self.given + seed
 
 
-def test_dataclass_members_that_go_one_way_only() -> None:
+def test_dataclass_fields_of_one_direction_only() -> None:
     assert list(document(Derived, mode="input")["properties"]) == ["given", "seed"]
     assert list(document(Derived, mode="output")["properties"]) == ["given", "made"]
 
@@ -536,7 +536,7 @@ class Defaults:
     nothing: int | None = None
 
 
-def test_defaults_that_json_can_say() -> None:
+def test_defaults_that_json_can_express() -> None:
     properties = document(Defaults)["properties"]
     assert properties["colour"] == {"$ref": "#/$defs/Colour", "default": "green"}
     assert properties["when"]["default"] == "2020-01-02"

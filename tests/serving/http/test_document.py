@@ -298,7 +298,7 @@ async def test_a_build_that_is_cancelled_does_not_stop_the_others() -> None:
     assert b"shop.find" in (await second).body
 
 
-async def test_building_gives_the_loop_its_turns() -> None:
+async def test_building_a_document_does_not_block_the_loop() -> None:
     turns = 0
     made = documents(*(named(f"o{number}", {"type": "object", "title": str(number)}) for number in range(2000)))
     task = asyncio.ensure_future(made.get(None))

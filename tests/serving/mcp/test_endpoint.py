@@ -45,7 +45,7 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("name", "arguments"), CALLS)
-async def test_the_own_path_and_the_sdk_give_equal_answers_to_calls(name: str, arguments: dict[str, Any]) -> None:
+async def test_the_fast_path_and_the_sdk_return_equal_results(name: str, arguments: dict[str, Any]) -> None:
     async with serve_endpoint(OperationRegistry(OPERATIONS)) as (url, endpoint):
         sent = message("tools/call", {"name": name, "arguments": arguments})
         own = await post(url, sent)
@@ -55,7 +55,7 @@ async def test_the_own_path_and_the_sdk_give_equal_answers_to_calls(name: str, a
         assert own == by_sdk
 
 
-async def test_the_own_path_and_the_sdk_give_equal_lists() -> None:
+async def test_the_fast_path_and_the_sdk_return_equal_lists() -> None:
     async with serve_endpoint(OperationRegistry(OPERATIONS)) as (url, endpoint):
         for method in ("tools/list", "server/discover"):
             sent = message(method)
@@ -282,7 +282,7 @@ async def test_resources_and_prompts_are_offered_to_those_who_may_call_them() ->
         assert refused["error"]["code"] == -32602
 
 
-async def test_without_the_sdk_the_own_path_answers_and_the_rest_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_the_sdk_only_the_fast_path_serves_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "operations.serving.mcp.sdk.http", None)
     async with serve_endpoint(OperationRegistry(OPERATIONS)) as (url, _):
         assert (await post(url, message("tools/call", {"name": "shop.number"})))[0] == 200

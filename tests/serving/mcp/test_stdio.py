@@ -48,7 +48,7 @@ async def ask(process: asyncio.subprocess.Process, *lines: bytes | dict[str, Any
         return json.loads(await process.stdout.readline())
 
 
-async def test_messages_are_answered_and_prints_go_elsewhere() -> None:
+async def test_messages_get_responses_and_prints_go_to_stderr() -> None:
     async with running() as process:
         answer = await ask(process, message("tools/call", {"name": "talk.hello", "arguments": {"name": "Ann"}}, id="a"))
         assert answer["id"] == "a"
@@ -59,7 +59,7 @@ async def test_messages_are_answered_and_prints_go_elsewhere() -> None:
         assert b"printed" in await process.stderr.readline()
 
 
-async def test_broken_and_endless_lines_end_nothing() -> None:
+async def test_malformed_and_endless_lines_do_not_end_the_server() -> None:
     async with running() as process:
         answer = await ask(process, b"\xff{", b"", b"[]", message("tools/call", {"name": "talk.admin"}, id=7))
         while answer.get("id") != 7:

@@ -108,7 +108,7 @@ async def test_a_failure_status_is_reported(status: int, code: ErrorCode) -> Non
 
 
 @pytest.mark.parametrize("name", ["not_json", "html", "accepted"])
-async def test_an_answer_that_is_none_is_an_error(name: str) -> None:
+async def test_an_invalid_response_is_an_error(name: str) -> None:
     async with connected() as (_, _, registry):
         error = await error_of(registry.execute(f"h.{name}"))
         assert error.code in (ErrorCode.EXECUTION_ERROR, ErrorCode.UNAVAILABLE)

@@ -39,7 +39,7 @@ def count(directory: Path, name: str) -> int:
     return len(path.read_text()) if path.exists() else 0
 
 
-async def test_a_bad_tool_costs_only_itself(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_bad_tool_does_not_affect_others(caplog: pytest.LogCaptureFixture) -> None:
     client, registry = await connect()
     async with client:
         assert registry.get_spec("hostile.echo") is not None
@@ -144,7 +144,7 @@ async def test_a_crash_in_a_mutation_is_reported_and_never_replayed(tmp_path: Pa
         assert count(tmp_path, "crash") == 1
 
 
-async def test_a_crash_in_a_query_is_survived_by_asking_once_more(tmp_path: Path) -> None:
+async def test_a_query_is_sent_again_after_a_crash(tmp_path: Path) -> None:
     client, registry = await connect(directory=tmp_path)
     async with client:
         assert (await registry.execute("hostile.crash_once")).data[0]["text"] == "survived"
@@ -227,7 +227,7 @@ async def test_arguments_that_are_not_json_do_not_end_the_session() -> None:
         assert json.loads((await registry.execute("hostile.echo", sent)).data[0]["text"]) == sent
 
 
-async def test_a_cursor_that_comes_again_ends_the_list(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_repeated_cursor_ends_the_list(caplog: pytest.LogCaptureFixture) -> None:
     client, registry = await connect("stuck")
     async with client:
         assert [spec.id for spec in registry.list()] == ["hostile.first"]
@@ -312,7 +312,7 @@ async def test_closing_without_a_server_ends_immediately(tmp_path: Path) -> None
     assert client.state is MCPClientState.CLOSED
 
 
-async def test_closing_while_calls_are_under_way_ends_them() -> None:
+async def test_closing_ends_pending_calls() -> None:
     client, registry = await connect()
     call = asyncio.create_task(error_of(registry.execute("hostile.hang")))
     await registry.execute("hostile.echo")

@@ -172,7 +172,7 @@ async def test_a_full_queue_of_progress_drops_the_oldest_events() -> None:
     assert await queue.get() is None
 
 
-async def test_a_tool_that_vanished_without_a_word_is_not_found() -> None:
+async def test_a_tool_removed_without_a_notification_is_not_found() -> None:
     client, registry = await connect()
     async with client:
         await registry.execute("s.grow")
@@ -248,7 +248,7 @@ async def test_a_handler_can_decline() -> None:
     assert (await answered(*await connect(sampling=decline), "s.sample"))["code"] == -32600
 
 
-async def test_a_handler_that_fails_harms_only_its_answer() -> None:
+async def test_a_failing_handler_affects_only_its_response() -> None:
     async def fail(request: MCPServerRequest) -> dict[str, Any]:
         raise ValueError("private text")
 
@@ -270,7 +270,7 @@ async def test_a_client_is_opened_in_one_task_and_closed_in_another() -> None:
 
 
 @pytest.mark.parametrize("turns", [0, 1, 2, 3, 5, 10, 50])
-async def test_cancelling_the_opener_leaves_nothing(turns: int) -> None:
+async def test_cancelling_the_opening_task_closes_everything(turns: int) -> None:
     opening = asyncio.create_task(create_mcp_client("s", hostile("mute")))
     for _ in range(turns):
         await asyncio.sleep(0)

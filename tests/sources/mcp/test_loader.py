@@ -56,7 +56,7 @@ async def test_the_mapping_of_editors_is_taken_as_it_is() -> None:
         assert loader.get_client("off") is None
 
 
-async def test_a_config_that_makes_no_sense_is_reported_like_any_failure() -> None:
+async def test_an_invalid_config_is_reported_like_any_failure() -> None:
     async with MCPClientLoader() as loader:
         entries = {
             "both": {"command": "x", "url": "http://x"},

@@ -126,14 +126,14 @@ async def test_cancelling_the_caller_cancels_at_the_server() -> None:
             await server.cancelled.wait()
 
 
-async def test_a_header_that_the_server_misses_is_learnt_and_the_call_made_once() -> None:
+async def test_a_missing_header_is_added_and_the_call_made_once() -> None:
     async with over_http() as (server, registry):
         server.want_region_as_header()
         assert (await registry.execute("m.region", {"region": "north"})).data[0]["text"] == "{'region': 'north'}"
         assert server.calls == ["region"]
 
 
-async def test_a_version_can_be_asked_for() -> None:
+async def test_a_protocol_version_can_be_required() -> None:
     async with over_stdio(protocol="2026-07-28"):
         pass
     async with await create_mcp_client("m", hostile("stuck", protocol="legacy")) as client:

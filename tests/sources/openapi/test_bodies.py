@@ -75,7 +75,7 @@ def test_the_media_type_suits_the_value(available: list[str], value: Any, expect
         ([], "a/b", "a/b"),
     ],
 )
-def test_the_media_type_asked_for_is_used(available: list[str], requested: str, expected: str) -> None:
+def test_the_requested_media_type_is_used(available: list[str], requested: str, expected: str) -> None:
     assert choose_media_type(available, {}, requested) == expected
 
 

@@ -80,7 +80,7 @@ async def test_the_given_properties_select_the_media_type() -> None:
     assert await sent(operations, {"a": "1"}) == (FORM, b"a=1")
 
 
-async def test_members_of_both_go_where_most_of_them_belong_and_none_is_lost() -> None:
+async def test_properties_of_two_media_types_select_the_best_match() -> None:
     kind, body = await sent(load(TWO), {"url": "u", "note": "n", "file": b"x"})
     assert kind == MULTIPART
     assert all(name in body for name in (b'"url"', b'"note"', b'"file"'))
@@ -96,20 +96,20 @@ async def test_a_call_can_choose_the_media_type() -> None:
     assert "expected one of application/json" in error.message
 
 
-async def test_the_configuration_can_say_which_is_preferred() -> None:
+async def test_the_configuration_can_set_the_preferred_media_type() -> None:
     content = {JSON: shape(a=TEXT), FORM: shape(a=TEXT)}
     operations = load(content, content_types=["text/csv", FORM])
     assert await sent(operations, {"a": "1"}) == (FORM, b"a=1")
     assert (await sent(operations, {"a": "1"}, JSON))[0] == JSON
 
 
-async def test_a_file_goes_as_multipart_where_json_is_described_alike() -> None:
+async def test_a_file_is_sent_as_multipart_if_json_has_the_same_schema() -> None:
     content = {JSON: shape(data=BINARY), MULTIPART: shape(data=BINARY)}
     assert (await sent(load(content), {"data": b"\xff"}))[0] == MULTIPART
     assert (await sent(load(content), {"data": "text"}))[0] == JSON
 
 
-async def test_an_object_or_bytes_are_given_whole() -> None:
+async def test_an_object_or_bytes_are_passed_whole() -> None:
     operations = load({JSON: shape(a=TEXT), OCTETS: BINARY})
     assert list(schema_of(operations)["properties"]) == ["id", "body"]
     assert await sent(operations, {"body": {"a": "1"}}) == (JSON, b'{"a":"1"}')

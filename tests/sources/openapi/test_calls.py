@@ -146,7 +146,7 @@ async def test_every_place_of_a_parameter_is_filled(client: Client) -> None:
     assert (data["headers"]["x-trace"], data["cookies"], data["body"]) == ("t", {"session": "s"}, "grün")
 
 
-async def test_nothing_comes_back_as_none(client: Client) -> None:
+async def test_an_empty_response_is_none(client: Client) -> None:
     envelope = await client.call("deleteItem", {"id": 1})
     assert (envelope.data, envelope.meta.status_code) == (None, 204)
 
@@ -234,7 +234,7 @@ async def test_a_call_may_have_its_own_headers(client: Client, shop: Shop) -> No
     assert (headers["x-own"], headers["accept"]) == ("1", "application/json;q=1")
 
 
-async def test_options_sent_as_a_mapping_do_not_count(client: Client, shop: Shop, tmp_path: Path) -> None:
+async def test_options_sent_as_a_mapping_are_ignored(client: Client, shop: Shop, tmp_path: Path) -> None:
     metadata = {"http": {"download_to": str(tmp_path / "x"), "headers": {"X-Own": "1"}}}
     await client.registry.execute("shop.getItem", {"id": 1}, OperationContext(metadata=metadata))
     assert "x-own" not in shop.requests[-1]["headers"]
@@ -257,7 +257,7 @@ async def test_leaving_a_stream_closes_its_connection(client: Client, shop: Shop
     await stream.aclose()
 
 
-async def test_an_endpoint_may_answer_both_ways(client: Client) -> None:
+async def test_an_endpoint_may_return_a_stream_or_a_result(client: Client) -> None:
     spec = client.registry.get_spec("shop.chat")
     assert spec is not None
     assert spec.type is OperationType.SUBSCRIPTION
@@ -303,7 +303,7 @@ async def test_a_query_is_tried_again_and_a_mutation_is_not(client: Client, shop
     assert shop.seen == {"a": 3, "b": 1}
 
 
-async def test_a_mutation_is_tried_again_when_asked_to(shop: Shop, url: str) -> None:
+async def test_a_mutation_is_retried_if_configured(shop: Shop, url: str) -> None:
     async with Client(shop, url, retry=HTTPRetry(mutations=True, first_delay=0.001)) as client:
         assert (await client.call("flakyPost", {"key": "c"})).data == {"attempts": 3}
 
@@ -340,7 +340,7 @@ AUTHS = [
 
 
 @pytest.mark.parametrize(("auth", "authorization", "query"), AUTHS)
-async def test_credentials_go_where_the_document_says(
+async def test_credentials_are_sent_where_the_document_declares(
     shop: Shop, url: str, auth: Any, authorization: str | None, query: str
 ) -> None:
     async with Client(shop, url, auth=auth) as client:
@@ -515,7 +515,7 @@ async def test_a_thousand_concurrent_calls_half_of_them_cancelled(shop: Shop, ur
 
 @pytest.mark.skipif(not socket_abort.CAN_ABORT, reason="sockets are marked on Linux only")
 @pytest.mark.slow
-async def test_half_of_a_thousand_cancelled_before_an_answer_leave_no_connection(shop: Shop) -> None:
+async def test_a_thousand_calls_half_of_them_cancelled_leave_no_connection(shop: Shop) -> None:
     release = asyncio.Event()
 
     async def behaviour(exchange: Exchange) -> None:
@@ -602,13 +602,13 @@ async def test_configured_headers_stay_at_home_and_are_sent_once(shop: Shop, url
     assert sorted(map(tuple, sent)) == [("Accept", "text/x"), ("X-Api-Key", "secret")]
 
 
-async def test_a_calls_own_header_goes_before_credentials(shop: Shop, url: str) -> None:
+async def test_a_header_of_the_call_takes_precedence_over_credentials(shop: Shop, url: str) -> None:
     async with Client(shop, url, auth=HTTPAuth(type="bearer", token="service")) as client:
         data = (await client.call("whoami", headers={"Authorization": "Bearer mine"})).data
     assert data["authorization"] == "Bearer mine"
 
 
-async def test_a_calls_own_credential_goes_where_the_document_says(shop: Shop, url: str) -> None:
+async def test_a_credential_of_the_call_is_sent_where_the_document_declares(shop: Shop, url: str) -> None:
     shop.document["paths"]["/whoami"]["get"]["security"] = [{"key": []}]
     async with Client(shop, url) as client:
         data = (await client.call("whoami", auth=HTTPAuth(type="api_key", token="k"))).data

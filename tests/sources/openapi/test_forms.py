@@ -62,7 +62,7 @@ def test_reserved_characters_stay_where_they_are_allowed() -> None:
     assert encode_form({"p": "a/b"}, {}) == b"p=a%2Fb"
 
 
-def test_an_object_makes_a_form_and_text_is_one_already() -> None:
+def test_an_object_is_encoded_as_a_form_and_a_string_is_sent_unchanged() -> None:
     assert encode_body(FORM, {"a": {"b": 1}}).data == b"a=%7B%22b%22%3A1%7D"
     assert encode_body(FORM, {}).data == b""
     assert encode_body(FORM, {}).content_type == FORM
@@ -86,7 +86,7 @@ leaves = texts | st.integers() | st.booleans()
 
 
 @given(st.dictionaries(texts, leaves | st.lists(leaves) | st.dictionaries(texts, leaves)))
-def test_forms_come_back_as_they_were(value: dict[str, Any]) -> None:
+def test_forms_round_trip(value: dict[str, Any]) -> None:
     def text(item: Any) -> str:
         return item if isinstance(item, str) else json.dumps(item, ensure_ascii=False, separators=(",", ":"))
 

@@ -165,7 +165,7 @@ def test_parts_have_their_own_headers() -> None:
     assert (part.headers["X-Fixed"], part.headers["X-Own"]) == ("d", "5")
 
 
-def test_names_and_filenames_cannot_leave_their_quotes() -> None:
+def test_names_and_filenames_are_escaped_in_quotes() -> None:
     name = 'a"; filename="x\r\nX-Evil: 1\nü'
     body = encode_body(MULTIPART, {name: {"filename": name, "content": b"x"}})
     assert body.data is not None

@@ -92,7 +92,7 @@ def test_a_missing_base_url_is_refused_immediately(base: str) -> None:
 
 
 @pytest.mark.parametrize("location", [b"http://[bad", b"http://host:99999/"])
-async def test_a_redirect_that_leads_nowhere_is_the_answer(location: bytes) -> None:
+async def test_a_redirect_to_an_invalid_location_is_not_followed(location: bytes) -> None:
     reply = response(b"", status="302 Found", headers=b"Location: %s\r\n" % location)
     async with raw_server(answering(reply)) as server:
         error = await error_of(registry(server.url).execute("api.get"))
@@ -152,7 +152,7 @@ async def test_a_cursor_may_be_an_object_and_be_found_in_a_list() -> None:
     assert found == [1, 2]
 
 
-async def test_a_cursor_that_comes_again_is_an_error() -> None:
+async def test_a_repeated_cursor_is_an_error() -> None:
     cursor = Pagination(kind="cursor", parameter="cursor", cursor="/next", items="/items")
     async with raw_server(answering(response(b'{"next": {"k": 1}, "items": []}', headers=JSON))) as server:
         error = await error_of(_all(iterate_items(registry(server.url), "api.get", pagination=cursor)))
@@ -174,7 +174,7 @@ async def test_an_invalid_retry_after_is_ignored() -> None:
 
 @pytest.mark.parametrize("lifetime", ["3600", '"3600"', "3600.5", '"\u00b2"', "null", "{}", "-1", "true"])
 @pytest.mark.parametrize("url", ["/token", "SERVER/token"])
-async def test_a_token_comes_from_the_flow_for_machines(url: str, lifetime: str) -> None:
+async def test_a_token_is_fetched_with_client_credentials(url: str, lifetime: str) -> None:
     heads: list[bytes] = []
     token = response(f'{{"access_token": "T", "expires_in": {lifetime}}}'.encode(), headers=JSON)
     async with raw_server(answering(token, heads=heads)) as server:

@@ -55,7 +55,7 @@ async def test_any_unicode_encoding_is_read_and_no_other_is_a_reason_to_fail(
 
 
 @pytest.mark.parametrize("number", ["-1e400", "1e999", "123456789012345678901234567890"])
-async def test_numbers_beyond_bounds_cost_no_operation(number: str) -> None:
+async def test_operations_with_numbers_out_of_range_are_kept(number: str) -> None:
     text = json.dumps(document(query(type="number", minimum="HERE"))).replace('"HERE"', number)
     assert (await sent(from_openapi(text, CONFIG), {"q": 10**30}))["url"].startswith("http://api.test/a?q=1")
 
@@ -151,7 +151,7 @@ async def test_media_types_may_be_references() -> None:
         ("https://", None, "the document has no server"),
     ],
 )
-async def test_servers_that_say_too_little(url: str, variables: Any, expected: str) -> None:
+async def test_incomplete_servers_are_completed_or_reported(url: str, variables: Any, expected: str) -> None:
     server = {"url": url} | ({} if variables is None else {"variables": variables})
     operations = from_openapi(document({}, servers=[server]), HTTPServiceConfig(namespace="api"))
     if expected.startswith("https"):
@@ -216,7 +216,7 @@ async def test_inputs_and_responses_are_repaired() -> None:
     assert operations[0].spec.output_schema.check("a")
 
 
-def test_loading_leaves_the_collector_as_it_was() -> None:
+def test_loading_restores_the_garbage_collector() -> None:
     assert gc.isenabled()
     frozen = gc.get_freeze_count()  # Python 3.12 starts with some
     from_openapi(document({}), CONFIG)

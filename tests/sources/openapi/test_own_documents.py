@@ -153,7 +153,7 @@ async def test_meta_of_every_source_comes_back(far: OperationRegistry) -> None:
     assert local.meta.operation_id == "shop.ping"
 
 
-async def test_errors_come_back_with_code_details_and_whether_anything_ran(far: OperationRegistry) -> None:
+async def test_errors_keep_code_details_and_executed(far: OperationRegistry) -> None:
     sold_out = await failure(far, "shop.buy", {"item": 1})
     assert (sold_out.code, sold_out.message, sold_out.details) == ("SOLD_OUT", "no more of these", {"left": 0})
     invalid = await failure(far, "files.store", {"content": "\x1e"})
@@ -235,7 +235,7 @@ async def test_other_answers_are_errors(
         (b'event: operations.progress\ndata: {"progress": "x"}\n\n', "UNAVAILABLE"),
     ],
 )
-async def test_streams_that_break_off_or_say_nonsense_are_errors(body: bytes, code: str) -> None:
+async def test_interrupted_and_malformed_streams_are_errors(body: bytes, code: str) -> None:
     with serving(Scripted(200, "text/event-stream", body)) as url:
         operations = from_openapi(DOCUMENT, HTTPServiceConfig(namespace=None, base_url=url))
         with pytest.raises(CallError) as caught:

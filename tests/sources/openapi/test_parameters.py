@@ -209,7 +209,7 @@ def test_extra_pairs_come_last_and_are_encoded() -> None:
     assert query_string([], {}) == ""
 
 
-def test_only_the_parameters_of_the_place_are_written() -> None:
+def test_only_parameters_of_the_location_are_encoded() -> None:
     everywhere = [Parameter(place, place) for place in ("path", "query", "header", "cookie")]
     values = {parameter.name: 1 for parameter in everywhere}
     assert query_string(everywhere, values) == "query=1"

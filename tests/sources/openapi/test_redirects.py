@@ -94,7 +94,7 @@ def _config(**options: Any) -> HTTPServiceConfig:
     return HTTPServiceConfig(namespace="api", **options)
 
 
-async def test_a_document_is_found_where_it_moved_to(api: Api, url: str) -> None:
+async def test_a_moved_document_is_found_by_its_redirect(api: Api, url: str) -> None:
     operations = await from_openapi_url(f"{url}/old.json", _config())
     assert operations.service.document_url == f"{url}/v2/openapi.json"
     # Its servers are relative to where it was found.
@@ -102,7 +102,7 @@ async def test_a_document_is_found_where_it_moved_to(api: Api, url: str) -> None
     await operations.close()
 
 
-async def test_nothing_secret_follows_a_document_abroad(api: Api, url: str) -> None:
+async def test_no_secret_follows_a_redirect_of_a_document_to_another_origin(api: Api, url: str) -> None:
     auth = HTTPAuth(type="bearer", token="secret")
     operations = await from_openapi_url(f"{url}/away.json", _config(auth=auth, headers={"X-Key": "secret"}))
     assert operations.service.document_url == f"{api.abroad}/v2/openapi.json"
@@ -124,7 +124,7 @@ async def test_a_missing_document_is_reported_with_its_url(url: str, path: str, 
     assert "secret" not in error.message
 
 
-async def test_a_key_in_the_query_stays_on_the_way_at_home_alone(api: Api, url: str) -> None:
+async def test_a_key_in_the_query_is_kept_only_within_the_origin(api: Api, url: str) -> None:
     auth = HTTPAuth(type="api_key", token="se cret")
     operations = from_openapi(DOCUMENT, _config(auth=auth, base_url=f"{url}/api"))
     registry = OperationRegistry(operations)

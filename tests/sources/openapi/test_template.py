@@ -60,7 +60,7 @@ async def test_a_required_body_requires_its_members() -> None:
         {},
     ],
 )
-async def test_any_other_body_is_given_whole(schema: Any) -> None:
+async def test_any_other_body_is_passed_whole(schema: Any) -> None:
     assert list(properties(load(body(schema)))) == ["body"]
 
 
@@ -72,7 +72,7 @@ async def test_members_joined_by_all_of_are_taken_apart() -> None:
     assert set(properties(operations)) == {"name", "age", "tag"}
 
 
-async def test_a_body_that_would_collide_is_given_whole() -> None:
+async def test_a_body_with_colliding_names_is_passed_whole() -> None:
     parameters = [
         {"name": "name", "in": "query", "schema": {}},
         {"name": "body", "in": "header", "schema": {"type": "string"}},

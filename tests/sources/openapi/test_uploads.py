@@ -182,7 +182,7 @@ async def test_parts_have_the_right_names_and_types(registry: OperationRegistry,
     assert data[-1] == {"name": "day", "text": "monday"}
 
 
-async def test_the_type_of_a_file_goes_by_its_name_where_the_document_leaves_it_open(
+async def test_the_type_of_a_file_is_guessed_from_its_name_if_undeclared(
     registry: OperationRegistry, photo: Path
 ) -> None:
     data = (await registry.execute("files.image", {"body": photo})).data

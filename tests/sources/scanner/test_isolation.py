@@ -75,7 +75,7 @@ def test_a_broken_module_is_reported_and_stops_nothing(tmp_path: Path, name: str
         "class Lazy:\n    def __eq__(self, other): 1 / 0\n    def __hash__(self): 1 / 0\nlazy = Lazy()",
     ],
 )
-def test_names_that_cannot_be_looked_at_hide_nothing(tmp_path: Path, odd: str) -> None:
+def test_names_that_cannot_be_inspected_hide_no_operation(tmp_path: Path, odd: str) -> None:
     write(tmp_path, {"a_good.py": greeting(), "z_good.py": greeting()})
     (tmp_path / "odd.py").write_text(f"{odd}\n{greeting()}")
     manifest = scan_operations(tmp_path)
@@ -165,7 +165,7 @@ asyncio.run(main())
 
 
 @given(st.lists(st.binary(max_size=40) | st.text(max_size=40).map(str.encode), min_size=1, max_size=4))
-def test_files_of_anything_stop_no_scan(contents: list[bytes]) -> None:
+def test_files_with_any_content_stop_no_scan(contents: list[bytes]) -> None:
     fs = MemoryFS({"virtual/good.py": greeting()})
     for number, content in enumerate(contents):
         fs.raw[f"virtual/m{number}.py"] = content

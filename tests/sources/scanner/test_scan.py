@@ -214,7 +214,7 @@ def test_modules_come_from_the_file_system_that_is_given() -> None:
 
 
 @pytest.mark.parametrize("path", ["no/such/folder", "nosuchpackage_x", "missing.py", "json.decoder.nothing"])
-def test_a_place_that_is_not_there_is_an_error_that_names_it(path: str) -> None:
+def test_a_missing_directory_is_an_error_that_names_it(path: str) -> None:
     with pytest.raises(CallError, match=path.replace(".", r"\.")) as caught:
         scan_operations(path)
     assert caught.value.code is ErrorCode.VALIDATION_ERROR
