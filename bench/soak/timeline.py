@@ -21,7 +21,7 @@ KINDS = {
     "kept": ("ids of stored calls, ten minutes each", 1.0),
 }
 KNOWN_SECONDS = 600.0
-"""Lifetime of the id of a stored call in Redis: the number of ids rises for so long only."""
+"""Lifetime of the id of a stored call in Redis: the number of ids rises for this time only."""
 WARM_UP = 1 / 3
 """The fraction of the time in which bounded caches may fill."""
 ALLOWED = {

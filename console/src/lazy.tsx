@@ -30,7 +30,7 @@ export function lazy<P extends object>(load: () => Promise<ComponentType<P>>): C
     }, [attempt, recoveries.value]);
     if (Screen) return <Screen {...props} />;
     if (!isFailed) return <Loading />;
-    // A server that responds has another version of the page, without this file: load that one.
+    // If the server responds, it has another version of the page without this file: load that version.
     const retry = () => (isLost.peek() ? setAttempt(attempt + 1) : location.reload());
     return <Failed problem={NOT_LOADED} retry={retry} />;
   };

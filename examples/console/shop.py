@@ -192,7 +192,7 @@ async def temperatures(per_second: Annotated[float, msgspec.Meta(gt=0, le=10_000
         now = datetime.now(UTC).isoformat()
         yield {"number": number, "at": now, "celsius": round(14 + 6 * math.sin(number / 20), 2), "room": "cellar"}
         number += 1
-        # At thousands of events a second, many are due at once: a timer for each would be too slow.
+        # At thousands of events a second, many are due at the same moment: a timer for each would be too slow.
         await asyncio.sleep(max(0.0, began + number / per_second - asyncio.get_running_loop().time()))
 
 

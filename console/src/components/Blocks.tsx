@@ -30,7 +30,7 @@ function useAddress(blob: Blob | undefined, type: string | undefined): string | 
   return address;
 }
 
-/** Decode base64; a large one in the worker. */
+/** Decode base64; large data is decoded in the worker. */
 async function decode(base64: string): Promise<Blob> {
   try {
     return await (base64.length > LARGE ? ask<Blob>({ kind: "decode", base64 }) : new Blob([fromBase64(base64)]));
@@ -75,7 +75,7 @@ export function BytesView(props: { load: () => Promise<Blob>; of: unknown; name:
   );
 }
 
-/** The first bytes of a number of bytes as hexadecimal digits and letters. */
+/** The first bytes of binary data, as hexadecimal digits and as characters. */
 export function hexDump(bytes: Uint8Array, total = bytes.length): string {
   const lines = [];
   for (let at = 0; at < Math.min(bytes.length, LINES * 16); at += 16) {

@@ -36,7 +36,7 @@ export function JsonEditor(props: {
       editor.current?.close();
     };
   }, []);
-  // Before the next key: a later effect would replace what was typed in the meantime by an older text.
+  // Before the next key: a later effect would replace newer input with an older text.
   useLayoutEffect(() => editor.current?.setText(props.text), [props.text, isReady]);
   const { problems } = props;
   useEffect(() => editor.current?.setProblems(problems ?? []), [problems, isReady]);

@@ -71,7 +71,7 @@ function Figure(props: { name: string; value: string; unit?: string; isBad?: boo
   );
 }
 
-/** The address of the calls at a time. */
+/** The link to the calls at one point of a chart. */
 function momentOf(at: number, step: number, { operation, worker }: Shown): string {
   const since = Math.round(at - step * 1_000);
   return to.calls({ since: String(since), until: String(Math.round(at + step * 1_000)), operation, worker });

@@ -70,7 +70,7 @@ export function useRunner(form: FormState, showInput: () => void): Runner {
   };
 }
 
-/** Some fields take what was typed when they are left: run from the keyboard, the field is left for a moment. */
+/** Some fields apply their text on blur: before a run from the keyboard, the field loses the focus for a moment. */
 function leaveField(): void {
   const focused = document.activeElement;
   if (!(focused instanceof HTMLElement)) return;

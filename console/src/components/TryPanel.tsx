@@ -61,7 +61,7 @@ export function TryPanel(props: { form: FormState }) {
       }),
     [run],
   );
-  // Not shown, the input is still there, with what was typed into it.
+  // A hidden input stays mounted and keeps its text.
   const showsInput = !isPhone || side.value === "input";
   const showsResult = !isPhone || side.value === "result";
   return (

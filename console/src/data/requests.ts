@@ -24,7 +24,7 @@ export interface Received {
   summary?: Summary;
 }
 
-/** What happened to a request without a complete response: it was not sent, or its response was cut off. */
+/** The outcome of a request without a complete response: it was not sent, or its response was truncated. */
 export interface Lost {
   lost: "before" | "during";
 }

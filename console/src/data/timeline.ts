@@ -68,7 +68,7 @@ function fold(spans: Span[]): Span[][] {
   return groups;
 }
 
-/** The first call of a group, without what it was called with, as long as the whole group. */
+/** The first call of a group, without its input and with the duration of the whole group. */
 function spanning(group: Span[]): Span {
   const { endedAt: _, label: _label, ...first } = group[0] as Span;
   const ends = group.map((span) => span.endedAt);

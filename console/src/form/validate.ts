@@ -94,7 +94,7 @@ class Explainer {
     return inOrder(problems);
   }
 
-  /** How many units after one belong to it. */
+  /** The number of following units that belong to a unit. */
   private below(units: OutputUnit[], index: number): number {
     const prefix = `${units[index]?.keywordLocation}`;
     let count = 0;

@@ -70,7 +70,7 @@ function Unknown(props: { id: string }) {
 /** The input in a link: it fills the form and never runs. */
 function useLinkedInput(form: FormState): void {
   const { hash } = route.value;
-  // Before the page is shown: a user who runs at once runs the input of the link.
+  // Before the page is shown: a user who runs it immediately runs the input of the link.
   useLayoutEffect(() => {
     const given = /^#in=([\w-]+)=*$/.exec(hash)?.[1];
     if (!given) return;

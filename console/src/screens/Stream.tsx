@@ -188,7 +188,7 @@ function useShown(
   return shown;
 }
 
-/** The event that is so many events older than the newest shown one. */
+/** The event at this offset from the newest shown event. */
 function at(stream: StreamState, index: number): StreamEvent | undefined {
   return stream.frozen ? stream.frozen.ring[index] : stream.ring.at(index);
 }

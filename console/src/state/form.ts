@@ -48,7 +48,7 @@ export class FormState {
       : this.problems.value.filter(({ detail }) => missingProperty(detail) === undefined);
     return [...own, ...this.refused.value];
   });
-  /** Whether every text was read: only then does the value have what was typed, and can be sent. */
+  /** Whether the text of every field is valid; only then does the value match the fields and can be sent. */
   readonly isReadable = computed(() => !this.jsonError.value && this.unreadable.value.size === 0);
 
   constructor(readonly operation: Operation) {

@@ -12,7 +12,7 @@ export function RawControl(props: ControlProps) {
   const pointer = pointerOf(path);
   const [text, setText] = useState(textOf(value));
   const error = form.unreadable.value.get(pointer);
-  // A text that is not JSON goes with its field, and when the value is changed elsewhere: items were moved, for example.
+  // Invalid text is dropped with its field, and when the value changes elsewhere, for example because items were moved.
   useLayoutEffect(() => {
     if (!stands(text, value)) setText(textOf(value));
     return () => form.setUnreadable(pointer);
@@ -56,7 +56,7 @@ function textOf(value: Json | undefined): string {
   return value === undefined ? "" : writeJson(value, 2);
 }
 
-/** Whether a text stands for a value: an empty one for none. */
+/** Whether a text is a valid value; an empty text is no value. */
 function stands(text: string, value: Json | undefined): boolean {
   try {
     return equal(text.trim() ? parseJson(text) : undefined, value);
