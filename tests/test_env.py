@@ -143,7 +143,7 @@ async def test_namespaces_may_be_deep() -> None:
     assert (await env.files.resources()).data == []
 
 
-async def test_attributes_map_dashes_where_that_is_unambiguous() -> None:
+async def test_attributes_map_dashes_if_unambiguous() -> None:
     env = env_of(
         stub_operation("git-hub.get-repo", returns=1),
         stub_operation("x.a-b_c", returns=2),

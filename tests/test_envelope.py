@@ -47,12 +47,12 @@ WRONG: dict[str, list[Any]] = {
 
 
 @given(envelopes)
-def test_an_envelope_survives_json(envelope: ResponseEnvelope[Any]) -> None:
+def test_an_envelope_round_trips_as_json(envelope: ResponseEnvelope[Any]) -> None:
     assert ResponseEnvelope.from_json(envelope.to_json()) == envelope
 
 
 @given(envelopes)
-def test_an_envelope_survives_msgpack(envelope: ResponseEnvelope[Any]) -> None:
+def test_an_envelope_round_trips_as_msgpack(envelope: ResponseEnvelope[Any]) -> None:
     assert ResponseEnvelope.from_msgpack(envelope.to_msgpack()) == envelope
 
 

@@ -18,7 +18,7 @@ def test_a_domain_code_stays_text() -> None:
 @pytest.mark.parametrize(
     "error", [CallError("TIMEOUT", "late"), CallError("X", "y", {"a": [1]}), CallError(ErrorCode.ABORTED)]
 )
-def test_an_error_survives_its_plain_form_and_pickling(error: CallError) -> None:
+def test_an_error_round_trips_as_plain_data_and_by_pickle(error: CallError) -> None:
     for read in (CallError.from_dict(error.to_dict()), pickle.loads(pickle.dumps(error))):
         assert (read.code, read.message, read.details) == (error.code, error.message, error.details)
 

@@ -193,7 +193,7 @@ async def test_a_function_may_return_an_envelope() -> None:
     assert (await registry.execute(fetch)).data == Item("a", 2, date(2024, 1, 1))
 
 
-async def test_by_object_the_return_type_comes_back_and_by_id_json() -> None:
+async def test_calls_by_object_return_the_type_and_calls_by_id_json() -> None:
     @operation
     async def get(sku: str) -> Item:
         return Item(sku, 1, date(2024, 1, 1))

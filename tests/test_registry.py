@@ -542,7 +542,7 @@ async def test_null_is_an_input_if_the_schema_allows_it() -> None:
     assert (await registry.execute("t.op")).data == [None]
 
 
-async def test_a_return_type_that_fails_to_build_leaves_json(caplog: pytest.LogCaptureFixture) -> None:
+async def test_data_stays_json_if_the_return_type_cannot_be_built(caplog: pytest.LogCaptureFixture) -> None:
     import pydantic
 
     class Picky(pydantic.BaseModel):

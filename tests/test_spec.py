@@ -73,7 +73,7 @@ def test_a_schema_given_as_a_document_is_a_schema() -> None:
 
 
 @pytest.mark.parametrize("spec", [make(), FULL])
-def test_a_spec_survives_its_plain_form(spec: OperationSpec) -> None:
+def test_a_spec_round_trips_as_plain_data(spec: OperationSpec) -> None:
     plain = spec.to_dict()
     assert OperationSpecSchema.errors(plain) == []
     assert OperationSpec.from_dict(plain).to_dict() == plain

@@ -348,7 +348,7 @@ async def test_a_lost_spoke_loses_its_operations_immediately_and_gets_them_back(
 
 
 @pytest.mark.fault(17, 40, on="websocket")
-async def test_payloads_over_the_limits_are_typed_errors_and_the_connection_lives() -> None:
+async def test_payloads_over_the_limits_are_typed_errors_and_the_connection_stays_open() -> None:
     async with (
         Hub(TOKENS, max_payload=10_000) as hub,
         Spoke(hub.url, token="shop") as one,
@@ -537,7 +537,7 @@ async def test_a_json_only_peer_gets_json_from_a_messagepack_caller(field: Field
 
 
 @pytest.mark.parametrize("reads", [("json", "msgpack"), ("json",)])
-async def test_requests_are_messagepack_where_the_hub_reads_it(
+async def test_requests_are_messagepack_if_the_hub_supports_it(
     field: Field, monkeypatch: pytest.MonkeyPatch, reads: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr(session, "CODECS", {name: CODECS[name] for name in reads})

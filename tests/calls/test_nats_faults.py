@@ -245,7 +245,7 @@ async def test_a_frozen_worker_loses_its_calls_and_its_late_answers_are_counted(
 
 
 @pytest.mark.fault(8, on="nats")
-async def test_queries_that_a_frozen_worker_got_go_to_one_that_lives_within_their_deadline(stage: Stage) -> None:
+async def test_queries_of_a_frozen_worker_go_to_a_live_worker_within_their_deadline(stage: Stage) -> None:
     """The server continues to give the frozen worker its share of the requests."""
     frozen, _ = await stage.process("frozen"), await stage.process("living")
     pending = PendingRequestMap(await stage.end())

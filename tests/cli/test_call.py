@@ -108,7 +108,7 @@ def test_ctrl_c_during_a_call_is_130(project: Project) -> None:
         assert "Traceback" not in terminal.shown
 
 
-def test_a_terminal_gets_colours_and_indented_json_unless_it_does_not_want_them(project: Project) -> None:
+def test_a_terminal_gets_colours_and_indented_json_unless_disabled(project: Project) -> None:
     with project.terminal("call", "shop.quote", "item=tea") as terminal:
         assert terminal.end() == 0
         assert '\x1b[36m"item"\x1b[0m: \x1b[32m"tea"\x1b[0m' in terminal.raw

@@ -400,7 +400,7 @@ def test_an_api_is_used_without_a_configuration(tmp_path: Path, api: str) -> Non
     assert project.run("ls", *at, env={"OPERATIONS_URL": "ws://127.0.0.1:9/"}).code == 0
 
 
-def test_a_slip_of_the_pen_opens_no_source(pets: Project) -> None:
+def test_a_typo_opens_no_source(pets: Project) -> None:
     config = pets.directory / "operations.toml"
     config.write_text(config.read_text() + "[sources.own]\npython = './own'\n")
     mark = pets.directory / "imported"

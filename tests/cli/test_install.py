@@ -54,7 +54,7 @@ def test_a_dry_run_writes_nothing(project: Path, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize("text", ["// a comment\n{}", "[]", '{"mcpServers": []}', "\xff"])
-def test_a_file_that_cannot_be_kept_stays_as_it_is(project: Path, text: str) -> None:
+def test_an_unreadable_file_is_unchanged(project: Path, text: str) -> None:
     path = project / ".mcp.json"
     path.write_bytes(text.encode("latin-1"))
     assert main(["install", "claude-code", "--quiet"]) != 0
@@ -95,7 +95,7 @@ def test_a_file_that_cannot_be_written_is_left_alone(tmp_path: Path) -> None:
         write_atomically(target, "x")
 
 
-def test_an_entry_that_is_there_is_not_written_again() -> None:
+def test_an_existing_entry_is_not_written_again() -> None:
     entry: dict[str, Any] = server_entry("cursor", Path("/a/operations.toml"))
     first, state = with_server({}, "cursor", "x", entry, replace=False, path=Path("f"))
     assert state == "added"

@@ -260,7 +260,7 @@ def test_a_traceback_is_inside_the_object_and_the_log_beside_it(shop: Project) -
     assert "UsageError" in usage["traceback"]
 
 
-def test_details_are_there_for_programs(shop: Project) -> None:
+def test_errors_have_details_for_programs(shop: Project) -> None:
     error = the_error(shop.run("call", "shop.fail", "--json"))
     assert (error["code"], error["message"], error["details"]) == ("OUT_OF_STOCK", "nothing left", {"left": 0})
     error = the_error(shop.run("call", "shop.quote", "count=x", "--json"))

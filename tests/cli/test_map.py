@@ -29,7 +29,7 @@ def test_results_are_in_the_order_of_the_lines_with_failures_in_their_place(proj
 
 
 @pytest.mark.parametrize("way", ["-i items.ndjson", "< items.ndjson"])
-def test_the_bar_knows_how_many_lines_a_file_has(way: str, project: Project) -> None:
+def test_the_progress_bar_has_the_number_of_lines_of_a_file(way: str, project: Project) -> None:
     project.write("items.ndjson", '{"seconds": 0.01}\n\n' * 39 + '{"seconds": 1.5}')
     command = f"{OPS} map shop.slow -j 1 {way} > results"
     with project.terminal("-c", command, program=["bash"]) as terminal:
@@ -77,7 +77,7 @@ def test_unordered_results_have_the_number_of_their_line(project: Project) -> No
     assert [line["meta"]["operationId"] for line in ordered.lines] == ["shop.slow"] * 2
 
 
-def test_a_result_is_written_when_it_is_there(project: Project) -> None:
+def test_a_result_is_written_when_its_call_ends(project: Project) -> None:
     process = project.start("map", "shop.quote", stdin=subprocess.PIPE)
     assert process.stdin is not None
     assert process.stdout is not None

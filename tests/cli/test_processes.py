@@ -103,7 +103,7 @@ def test_a_call_with_a_timeout_waits_for_a_hub_that_is_still_starting(project: P
     assert (call.returncode, json.loads(out)["total"]) == (0, 2.5), err
 
 
-def test_a_hub_that_loses_its_terminal_stops_as_it_should(tmp_path: Path) -> None:
+def test_a_hub_that_loses_its_terminal_stops_normally(tmp_path: Path) -> None:
     with Project(tmp_path).terminal("hub", "--port", "0", env=TOKEN) as terminal:
         terminal.until("hub listening on")
         terminal.hang_up()

@@ -227,7 +227,7 @@ async def repeat() -> None:
 '''
 
 
-def test_nor_when_others_repeat_them(tmp_path: Path) -> None:
+def test_secrets_are_not_shown_when_others_repeat_them(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.environment["BUS_SECRET"] = SECRET
     project.write("code/repeating.py", REPEATING)
@@ -250,7 +250,7 @@ def test_nor_when_others_repeat_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "extra", "operation"), [("mcp", "mcp", "text.count"), ("pyreqwest", "openapi", "items.photo")]
 )
-def test_a_missing_extra_is_named_and_harms_no_other_source(
+def test_a_missing_extra_is_named_and_affects_no_other_source(
     module: str, extra: str, operation: str, mixed: Project, blocked: list[str], tmp_path: Path
 ) -> None:
     own = {"XDG_CACHE_HOME": str(tmp_path)}

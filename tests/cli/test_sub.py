@@ -22,7 +22,7 @@ def test_each_event_is_one_line_in_a_pipe(project: Project) -> None:
     assert project.run("sub", "shop.ticks", "--limit", "2", "--jq", ".n").out == "0\n1\n"
 
 
-def test_an_event_is_written_when_it_comes(project: Project) -> None:
+def test_an_event_is_written_when_it_arrives(project: Project) -> None:
     process = project.start("sub", "shop.ticks", "interval=0.2")
     assert process.stdout is not None
     assert json.loads(process.stdout.readline()) == {"n": 0}

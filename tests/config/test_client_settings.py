@@ -64,7 +64,7 @@ def test_oauth_of_an_mcp_server(tmp_path: Path) -> None:
     assert (full.issuer, full.storage) == ("http://y", tmp_path / "tokens")
 
 
-def test_a_command_and_where_it_runs(tmp_path: Path) -> None:
+def test_a_command_and_its_working_directory(tmp_path: Path) -> None:
     write(tmp_path, "A=from file\nB=from file", "vars.env")
     text = "command='bin/run'\ncwd='sub'\nenv_file='vars.env'\nenv={B='own'}\n"
     text += "timeout=5\nconnect_timeout=2\nprotocol='legacy'"

@@ -41,7 +41,7 @@ async def test_a_module_by_its_name_is_found_beside_the_file(tmp_path: Path, imp
     assert sys.path == [*import_path, str(tmp_path)]
 
 
-async def test_pythonpath_is_where_the_user_asks_for_it(tmp_path: Path, import_path: list[str]) -> None:
+async def test_pythonpath_is_added_only_if_configured(tmp_path: Path, import_path: list[str]) -> None:
     write(tmp_path, "WORD = 'hi'", "project_words.py")
     write(tmp_path, "from project_words import WORD\n" + greeting(), "ops/hello.py")
     text = "[sources.a]\npython = './ops'\n"

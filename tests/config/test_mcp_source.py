@@ -154,7 +154,7 @@ async def test_a_required_consent_without_a_user_is_reported(
         assert "user consent required" in str(report.problem)
 
 
-async def test_a_port_that_is_taken_is_named() -> None:
+async def test_a_port_in_use_is_named() -> None:
     port = free_port()
     server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", port)
     async with server:

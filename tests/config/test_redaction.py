@@ -60,7 +60,7 @@ def test_a_secret_is_never_shown(place: str, secret: str, from_variable: bool) -
 
 
 @given(SECRETS)
-def test_nor_one_of_the_hub_or_a_transport(secret: str) -> None:
+def test_secrets_of_the_hub_and_of_transports_are_not_shown(secret: str) -> None:
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "operations.toml"
         path.write_text(

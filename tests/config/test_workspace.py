@@ -191,7 +191,7 @@ async def test_only_the_sources_asked_for_are_opened(tmp_path: Path) -> None:
             pass
 
 
-async def test_a_server_that_changes_its_tools_is_followed_in_shape(tmp_path: Path) -> None:
+async def test_changed_tools_of_a_server_are_filtered_and_renamed(tmp_path: Path) -> None:
     text = f"""
         [sources.live]
         command = "{sys.executable}"

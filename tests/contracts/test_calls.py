@@ -111,7 +111,7 @@ class Odd(BaseException):
 
 @pytest.mark.fault(38)
 @pytest.mark.parametrize("raised", [Odd("odd"), SystemExit(3), asyncio.CancelledError()], ids=repr)
-async def test_a_base_exception_has_a_defined_outcome_and_the_worker_lives(
+async def test_a_base_exception_has_a_defined_outcome_and_the_worker_continues(
     serve: Serve, caller: PendingRequestMap, raised: BaseException
 ) -> None:
     await serve(stub_operation("bad.raises", raises=raised), add)

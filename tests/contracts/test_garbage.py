@@ -216,7 +216,7 @@ async def hub() -> AsyncIterator[Hub]:
         yield hub
 
 
-async def test_a_call_that_the_hub_answers_leaves_no_garbage(hub: Hub) -> None:
+async def test_a_call_that_the_hub_itself_answers_leaves_no_garbage(hub: Hub) -> None:
     handler = CallHandler(OperationRegistry(OPERATIONS), hub.transport())
     async with Spoke(hub.url, token="caller") as spoke:
         assert await growing(PendingRequestMap(spoke), KINDS) == {}
@@ -243,7 +243,7 @@ def followed(seconds: float | None, **input: Any) -> Kind:
     return follow
 
 
-async def test_nor_does_one_of_a_registry() -> None:
+async def test_a_local_call_leaves_no_garbage() -> None:
     kinds: dict[str, tuple[Kind, int]] = {
         f"{name} {'without' if seconds is None else 'with'} a deadline": (kind, _MANY)
         for seconds in (None, 30)

@@ -114,7 +114,7 @@ async def test_type_errors_are_found_before_a_script_runs(mistake: str, problem:
         "env.shop.quote.__globals__",
     ],
 )
-async def test_the_system_is_out_of_reach(code: str) -> None:
+async def test_a_script_cannot_access_the_system(code: str) -> None:
     async with tool() as tools:
         assert (await tools.run(code)).is_error
 

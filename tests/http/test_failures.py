@@ -122,7 +122,7 @@ async def test_a_server_that_never_answers(make_client: MakeClient, stream: bool
     assert error.details == {"executed": "unknown"}
 
 
-async def test_the_timeout_of_the_client_holds_for_requests_without_one(make_client: MakeClient) -> None:
+async def test_the_timeout_of_the_client_applies_to_requests_without_one(make_client: MakeClient) -> None:
     client = make_client(ClientOptions(timeout=0.2))
     async with raw_server(_silent_after(b"")) as server:
         assert (await _failure(client, server.url, timeout=None)).code is ErrorCode.TIMEOUT

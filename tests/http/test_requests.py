@@ -53,7 +53,7 @@ async def test_the_target_is_sent_unchanged(client: HTTPClient, target: str) -> 
     assert (await _seen(client, target)).startswith(f"GET {target} HTTP/1.1\r\n".encode())
 
 
-async def test_an_empty_path_is_the_root_and_a_fragment_stays_here(client: HTTPClient) -> None:
+async def test_an_empty_path_is_the_root_and_a_fragment_is_not_sent(client: HTTPClient) -> None:
     assert (await _seen(client, "")).startswith(b"GET / HTTP/1.1\r\n")
     assert (await _seen(client, "?a=1")).startswith(b"GET /?a=1 HTTP/1.1\r\n")
     assert (await _seen(client, "/a#b?c")).startswith(b"GET /a HTTP/1.1\r\n")

@@ -121,7 +121,7 @@ async def test_a_stream_counts_when_it_ends() -> None:
     assert circuit.states() == {("a",): "closed"}
 
 
-async def test_a_flapping_upstream_is_spared_while_it_is_down_and_used_while_it_is_up() -> None:
+async def test_a_flapping_upstream_is_called_only_while_it_is_up() -> None:
     """The upstream is up and down for 20 s in turn; a call every 10 ms of simulated time."""
     clock, chance = Clock(), random.Random(3)
     began, calls, states = clock.now, {True: 0, False: 0}, []

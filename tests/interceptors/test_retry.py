@@ -68,7 +68,7 @@ async def test_a_mutation_is_never_repeated(raised: list[Exception]) -> None:
 
 
 @given(st.lists(errors, min_size=1, max_size=5))
-async def test_a_mutation_is_called_again_only_where_it_was_not_executed(raised: list[CallError]) -> None:
+async def test_a_mutation_is_repeated_only_if_it_was_not_executed(raised: list[CallError]) -> None:
     upstream, given_errors = Upstream(raised), list(raised)
     interceptor = retry(attempts=10, unexecuted_mutations=True)
     with contextlib.suppress(CallError):
@@ -103,7 +103,7 @@ async def test_a_delay_beyond_the_deadline_is_not_waited_for() -> None:
     assert (error.code, upstream.calls) == (ErrorCode.UNAVAILABLE, 1)
 
 
-async def test_a_retry_waits_as_long_as_it_is_asked_to() -> None:
+async def test_a_retry_waits_as_long_as_the_upstream_requests() -> None:
     clock = Clock()
     limit = RateLimit(1, burst=1, clock=clock)
     registry = registry_of([Retry(sleep=clock.sleep), limit])

@@ -12,13 +12,15 @@ MESSAGES = st.lists(st.binary(min_size=1, max_size=40).filter(lambda message: me
 
 
 @given(MESSAGES, st.integers(1, 200))
-def test_batches_hold_every_message_once_in_order_and_fit_where_they_can(messages: list[bytes], most: int) -> None:
+def test_batches_contain_every_message_once_in_order_and_respect_the_size_if_possible(
+    messages: list[bytes], most: int
+) -> None:
     made = list(batches(messages, most))
     assert [message for batch in made for message in split(batch)] == messages
     assert all(len(batch) <= most or len(split(batch)) == 1 for batch in made)
 
 
-def test_a_message_alone_stays_as_it_is() -> None:
+def test_a_single_message_is_sent_unchanged() -> None:
     assert list(batches([b"{}"], 1)) == [b"{}"]
     assert split(b"{}") == (b"{}",)
 
@@ -102,7 +104,7 @@ def test_a_caller_with_few_responses_uses_small_batches() -> None:
     assert heard(*[QUICK] * 16).is_quick
 
 
-def test_one_slow_response_changes_nothing_and_a_few_end_large_batches() -> None:
+def test_a_few_slow_responses_end_large_batches_but_one_does_not() -> None:
     assert heard(*[QUICK] * 100, b"{}").is_quick
     assert not heard(*[QUICK] * 100, b"{}", b"{}", b"{}").is_quick
     assert not heard(*[QUICK, QUICK, QUICK, join([b"{}", b"{}"])] * 100).is_quick

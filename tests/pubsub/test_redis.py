@@ -188,7 +188,7 @@ async def test_a_missing_database_is_reported_immediately() -> None:
     assert "database 99" in error.message
 
 
-async def test_a_server_that_is_not_there_yet_is_waited_for(prefix: str) -> None:
+async def test_connecting_waits_for_a_server_that_is_not_running_yet(prefix: str) -> None:
     server = Server()
     transport = RedisTransport(server.url, prefix=prefix)
     opening = asyncio.create_task(transport.__aenter__())
@@ -394,7 +394,7 @@ def _has(server: Server, slot: int) -> bool:
 
 
 @pytest.mark.slow
-async def test_a_cluster_whose_master_dies_goes_on_with_its_replica(prefix: str) -> None:
+async def test_a_cluster_continues_with_the_replica_of_a_dead_master(prefix: str) -> None:
     cluster = Cluster(replicas=True)
     try:
         await asyncio.to_thread(cluster.start)

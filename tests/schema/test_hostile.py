@@ -136,7 +136,7 @@ def test_huge_enums() -> None:
         {"type": "object", "minProperties": 10**9},
     ],
 )
-def test_bounds_that_nothing_small_meets(document: Any) -> None:
+def test_bounds_that_no_small_value_satisfies(document: Any) -> None:
     value, problems = from_schema(document).normalise(None, "total")
     assert value is None or len(value) < 10**6
     assert problems

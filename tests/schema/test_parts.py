@@ -107,7 +107,7 @@ def test_samples_match(pattern: str) -> None:
     assert any(matcher(pattern)(sample) for sample in sample_strings(pattern))
 
 
-def test_samples_reach_a_length_and_do_not_leap_over_it() -> None:
+def test_a_sample_of_the_requested_length_is_found() -> None:
     pattern = r"^arn:[A-Za-z0-9_/.-]{0,63}:\d{12}$"
     assert 30 in [len(sample) for sample in sample_strings(pattern, 30)]
 
@@ -116,7 +116,7 @@ def test_samples_prefer_letters_to_path_characters() -> None:
     assert next(sample_strings(r"^[\.\-_A-Za-z0-9]+$")) == "A"
 
 
-def test_samples_of_nonsense() -> None:
+def test_an_invalid_pattern_has_no_samples() -> None:
     assert list(sample_strings("(")) == []
 
 
@@ -134,7 +134,7 @@ def test_unrolled_accepts_the_first_levels() -> None:
     assert not shallow.is_valid(deep)
 
 
-def test_unrolling_declines_where_it_would_change_the_meaning() -> None:
+def test_schemas_whose_meaning_would_change_are_not_unrolled() -> None:
     assert unrolled(True) is None
     assert unrolled({"properties": {"a": {"not": {"$ref": "#"}}}}) is None
     assert (

@@ -97,7 +97,7 @@ def test_joining_addresses() -> None:
     assert pointer_parts("/a~1b/m~0n/p%25") == ["a/b", "m~n", "p%"]
 
 
-def test_places_of_the_same_name_stay_apart() -> None:
+def test_definitions_with_one_name_at_different_locations_are_kept_apart() -> None:
     """Also where one is met while the other is being read."""
     document = {
         "$ref": "#/$defs/node",

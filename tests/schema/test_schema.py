@@ -171,7 +171,7 @@ def test_importing_the_engine_loads_no_heavy_modules() -> None:
         assert heavy not in loaded
 
 
-def test_the_verbs_work_when_taken_before_first_use() -> None:
+def test_methods_can_be_stored_before_their_first_use() -> None:
     schema = from_schema(USER)
     check, cast, normalise = schema.check, schema.cast, schema.normalise
     assert check({"id": 1})

@@ -167,7 +167,7 @@ def test_total_keeps_out_of_the_other_form_of_one_of() -> None:
         assert schema.check(schema.cast(value, "total"))
 
 
-def test_an_only_object_variant_is_entered_even_when_nothing_matches() -> None:
+def test_the_only_object_branch_is_cast_even_if_no_branch_matches() -> None:
     closed = {"type": "object", "properties": {"a": STRING}, "additionalProperties": False}
     members = {"d": {"anyOf": [closed, {"type": "null"}]}, "n": STRING}
     schema = from_schema({"type": "object", "properties": members})

@@ -209,7 +209,7 @@ async def answered(pending: PendingRequestMap, operation_id: str, *, durable: bo
     ],
     ids=lambda commands: " ".join(str(word)[:30] for command in commands for word in command),
 )
-async def test_a_redis_caller_writes_anything_and_workers_go_on(
+async def test_arbitrary_commands_of_a_redis_caller_do_not_stop_workers(
     redis: Server, commands: list[tuple[str | int, ...]]
 ) -> None:
     async with end(redis, "worker:w0rker") as worker, end(redis, "ada:s3cret") as ada:
@@ -267,7 +267,9 @@ HEADERS = b"".join(b"X-%d: y\r\n" % number for number in range(2_000))
     ],
     ids=lambda value: value[:40].decode(errors="replace"),
 )
-async def test_a_nats_caller_sends_anything_and_workers_go_on(subject: bytes, data: bytes, headers: bytes) -> None:
+async def test_arbitrary_messages_of_a_nats_caller_do_not_stop_workers(
+    subject: bytes, data: bytes, headers: bytes
+) -> None:
     config = re.search(r"^```conf\n(.*?)^```$", (GUIDE / "nats.md").read_text(), re.M | re.S)
     assert config is not None
     with nats_server(config[1]) as server:

@@ -53,7 +53,7 @@ async def test_the_65th_connection_is_429_before_it_is_accepted() -> None:
         await until(lambda: hub._accounts == {})
 
 
-async def test_so_it_is_on_an_asgi_server() -> None:
+async def test_the_65th_connection_is_refused_on_an_asgi_server() -> None:
     hub = Hub(TOKENS)
     async with serving_here(hub.asgi_app()) as url:
         port = int(url.rpartition(":")[2].rstrip("/"))
@@ -67,7 +67,7 @@ async def test_so_it_is_on_an_asgi_server() -> None:
 
 
 @pytest.mark.parametrize("header", [b"Authorization: Bearer %b", b"X-API-Key: %b"], ids=["bearer", "key"])
-async def test_so_it_is_at_a_served_registry_whichever_header_has_the_token(header: bytes) -> None:
+async def test_the_65th_connection_is_refused_at_a_served_registry_for_a_token_in_any_header(header: bytes) -> None:
     """A handshake may name another token in its sub-protocols, which nobody verifies and which counts for nothing."""
     served = app(OperationRegistry([stub_operation("shop.left")]), mcp=False, authenticator=TOKENS)
     async with running(served) as (_, port):

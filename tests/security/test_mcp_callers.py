@@ -63,7 +63,7 @@ async def test_identities_in_payloads_are_ignored() -> None:
             assert answer["error"]["message"] == "Unknown tool: admin.stop"
 
 
-async def test_a_state_is_good_for_its_own_call_and_caller_only() -> None:
+async def test_a_state_is_valid_for_its_own_call_and_caller_only() -> None:
     async with serve_endpoint(OperationRegistry(OPERATIONS)) as (url, _):
         state = (await ask_over(url))["result"]["requestState"]
         answer = {"answer": {"action": "accept", "content": {"name": "Ann"}}}

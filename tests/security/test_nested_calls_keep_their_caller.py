@@ -166,7 +166,7 @@ async def test_clean_up_after_an_abort_is_the_callers(scene: Scene, way: str, ta
     assert [error.code for error in scene.desk.errors] == ([] if target == "look" else [ErrorCode.ACCESS_DENIED])
 
 
-async def test_clean_up_is_refused_where_the_hub_allows_no_time_for_it() -> None:
+async def test_clean_up_calls_are_refused_if_the_hub_allows_no_time_for_them() -> None:
     async with set_up(closing_seconds=0.0) as scene, Spoke(scene.hub.url, token="caller") as spoke:
         call = asyncio.create_task(PendingRequestMap(spoke).call("desk.tidy", {"target": "look"}))
         await scene.desk.started.wait()
@@ -258,7 +258,7 @@ def reason_of(payload: dict[str, Any]) -> str:
     return str(payload["details"]["reason"])
 
 
-async def test_a_grant_is_one_workers_for_one_request_and_ends_with_it(scene: Scene, raw: RawWorker) -> None:
+async def test_a_grant_is_valid_for_one_worker_and_one_request(scene: Scene, raw: RawWorker) -> None:
     async with Spoke(scene.hub.url, token="caller") as spoke:
         call = asyncio.create_task(PendingRequestMap(spoke).call("desk.raw"))
         request = await raw.peer.read_event()

@@ -179,7 +179,7 @@ async def test_answers_of_any_shape_leave_a_question_open() -> None:
         assert (await site.jobs.wait(task, timeout=20)).data == "number 7"
 
 
-async def test_a_flood_of_one_identity_is_refused_and_others_go_on() -> None:
+async def test_a_flood_of_one_identity_is_refused_and_others_are_served() -> None:
     async with open_site(unfinished=8, jobs=20) as site:
         created = [await site.call("open", "eve-token") for _ in range(30)]
         tasks = [each["result"]["taskId"] for each in created if "taskId" in each["result"]]

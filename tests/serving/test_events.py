@@ -116,7 +116,7 @@ async def test_progress_is_dropped_while_the_client_does_not_read(served: Served
     assert (events[-2]["data"], events[-1]["event"]) == ('"done"', "operations.complete")
 
 
-async def test_a_call_is_sent_as_events_only_where_nothing_else_is_accepted(served: ServedApp) -> None:
+async def test_a_call_is_sent_as_events_only_if_nothing_else_is_accepted(served: ServedApp) -> None:
     both = {"accept": "application/json, text/event-stream"}
     answer = await post(served, "/shop/bake", {}, headers=both)
     assert (answer.headers["content-type"], answer.json) == ("application/json", "bread")

@@ -140,7 +140,7 @@ async def test_codes_that_domains_choose_make_few_series() -> None:
 
 
 @given(st.dictionaries(st.sampled_from(["a", "b"]), st.text()), st.floats(0, 1e12))
-async def test_any_label_is_written_so_that_it_can_be_read(labels: dict[str, str], value: float) -> None:
+async def test_any_label_can_be_parsed_again(labels: dict[str, str], value: float) -> None:
     class Source:
         def measures(self) -> list[Measure]:
             return [Measure("operations_hub_peers", value, labels)]
@@ -152,7 +152,7 @@ async def test_any_label_is_written_so_that_it_can_be_read(labels: dict[str, str
     assert SAMPLE.match(lines[2]), lines
 
 
-async def test_calls_go_on_while_metrics_of_many_operations_are_written() -> None:
+async def test_calls_continue_while_metrics_of_many_operations_are_written() -> None:
     """1,223 operations with every series: other tasks run often meanwhile (times: `bench.telemetry`)."""
     metrics = CallMetrics()
     registry = OperationRegistry([stub_operation(f"api.op{number}") for number in range(1_223)], observers=[metrics])

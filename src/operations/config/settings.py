@@ -288,7 +288,7 @@ class TokenSettings(Settings, frozen=True, kw_only=True):
     identity: Annotated[Text, Meta(description="Id of its identity.")]
     scopes: Annotated[list[str], Meta(description="Scopes of the identity.")] = []
     namespaces: Annotated[list[str], Meta(description="Namespaces where it may register operations; `*` for all.")] = []
-    resources: Annotated[dict[str, list[str]], Meta(description="Actions by `type:id`.")] = {}
+    resources: Annotated[dict[str, list[str]], Meta(description="Allowed actions on resources, by `type:id`.")] = {}
 
 
 class TLSSettings(Settings, frozen=True, kw_only=True):

@@ -110,7 +110,7 @@ class CircuitBreaker:
         raise refusal(invocation.spec.id, "refused because recent calls failed", "CIRCUIT_OPEN", max(left, 0.0))
 
     def _record(self, circuit: _Circuit, opened_at: float | None, failed: bool | None) -> None:
-        """Record the outcome of a call; None if it is unrelated to the upstream."""
+        """Record the outcome of a call; `failed` is None if the outcome is unrelated to the upstream."""
         now = self._clock()
         with self._lock:
             if opened_at is None:

@@ -36,7 +36,7 @@ async def test_an_agent_sees_a_result_a_failure_and_a_refusal() -> None:
     assert offered[0].parameters_json_schema["type"] == "object"
 
 
-async def test_wrong_arguments_are_a_retry() -> None:
+async def test_invalid_arguments_make_the_model_retry() -> None:
     def model(messages: list[Any], info: AgentInfo) -> ModelResponse:
         if len(messages) == 1:
             return ModelResponse(parts=[ToolCallPart("shop_quote", {"itm": "tea"})])

@@ -123,7 +123,7 @@ async def test_origins_are_few() -> None:
         pooled.client.close()
 
 
-async def test_turns_are_taken_in_order_and_passed_on() -> None:
+async def test_queued_requests_get_clients_in_order() -> None:
     pool = _pool(max_requests=1)
     pooled = _taken(pool)
     assert pool.take("a") is None

@@ -220,7 +220,7 @@ async def test_long_running_work_is_not_redelivered(post: Post) -> None:
     assert handler.counters.duplicate == 0
 
 
-async def test_no_more_is_taken_than_may_run(post: Post) -> None:
+async def test_no_more_messages_are_taken_than_may_run(post: Post) -> None:
     mail = Mail()
     mail.go.clear()
     handler = await post.worker(mail, concurrency=2)

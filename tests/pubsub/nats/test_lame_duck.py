@@ -39,7 +39,7 @@ async def peers(servers: list[NatsServer]) -> AsyncIterator[tuple[Watched, Watch
         yield Watched(caller), Watched(worker)
 
 
-async def test_calls_and_streams_go_on_while_their_server_shuts_down() -> None:
+async def test_calls_and_streams_continue_while_their_server_shuts_down() -> None:
     gate = asyncio.Event()
 
     @operation(id="work.add")

@@ -332,7 +332,7 @@ def test_types_that_need_no_dumping(tp: Any) -> None:
 
 
 @pytest.mark.parametrize("tp", [Any, list[Any], dict[str, object], abc.Sequence[str], list, dict])
-def test_anything_may_need_dumping(tp: Any) -> None:
+def test_values_of_any_type_may_need_dumping(tp: Any) -> None:
     dump = codec_for(tp).dump
     assert dump is not None
     assert dump([(1,), Point(1)]) == [[1], {"x": 1, "y": 0.0}]

@@ -303,7 +303,7 @@ async def test_an_identity_has_a_limited_number_of_feeds(served: ServedApp) -> N
     assert (await get(served, "session")).status == 200
 
 
-async def test_a_client_that_reads_nothing_costs_no_memory(served: ServedApp) -> None:
+async def test_a_client_that_reads_nothing_uses_no_memory(served: ServedApp) -> None:
     """The feed waits for its client; what it misses meanwhile is counted, not queued."""
     async with following(served, f"{API}/feed?topics=calls&trace={TRACE}") as feed:
         await feed.until(lambda feed: b"hello" in feed.body)

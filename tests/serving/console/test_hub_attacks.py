@@ -261,7 +261,7 @@ async def test_request_bodies_are_ignored(field: Field, method: str) -> None:
         assert len(answer.body) < 1_000
 
 
-async def test_a_real_server_refuses_broken_requests_and_serves_on(field: Field) -> None:
+async def test_a_real_server_refuses_malformed_requests_and_continues(field: Field) -> None:
     async with HTTPServer(field.served, "127.0.0.1:0") as server:
         port = int(server.url.rpartition(":")[2])
         head = f"Host: 127.0.0.1:{port}\r\nAuthorization: Bearer eve-token\r\n"

@@ -66,7 +66,7 @@ async def test_the_catalogue_lists_only_permitted_operations(served: ServedApp) 
     assert len(versions) == 3
 
 
-async def test_an_operation_that_may_not_be_called_is_as_unknown_as_one_that_is_not_there(served: ServedApp) -> None:
+async def test_a_forbidden_operation_looks_like_an_unknown_one(served: ServedApp) -> None:
     hidden = await get(served, "operations/vault.put", "ann-token")
     missing = await get(served, "operations/vault.nothing", "ann-token")
     assert hidden.status == missing.status == 404

@@ -109,7 +109,7 @@ async def test_questions_of_a_task_are_answered_one_by_one() -> None:
         assert done["result"]["content"][0]["text"] == "A and B"
 
 
-async def test_questions_come_before_the_task_where_the_operation_says_so() -> None:
+async def test_questions_come_before_the_task_if_the_operation_declares_it() -> None:
     async with serving_tasks() as url:
         first = (await call(url, "test_tool_with_task"))["result"]
         assert (first["resultType"], "taskId" in first) == ("input_required", False)

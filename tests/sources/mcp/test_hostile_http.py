@@ -30,7 +30,7 @@ async def connected(**options: Any) -> AsyncIterator[tuple[HostileServer, MCPCli
         yield server, client, registry
 
 
-async def test_a_restart_is_survived_and_a_mutation_is_never_replayed() -> None:
+async def test_calls_continue_after_a_restart_and_a_mutation_is_never_replayed() -> None:
     async with connected() as (server, client, registry):
         await registry.execute("h.add")
         await server.stop()
@@ -157,7 +157,7 @@ async def test_headers_and_trace_context_are_sent() -> None:
         assert "secret" not in headers
 
 
-async def test_a_server_that_is_not_there_is_unavailable() -> None:
+async def test_a_missing_server_is_unavailable() -> None:
     config = MCPClientConfig(url=f"http://127.0.0.1:{free_port()}/mcp", connect_timeout=2)
     error = await error_of(create_mcp_client("h", config))
     assert (error.code, error.details["executed"]) == (ErrorCode.UNAVAILABLE, "no")

@@ -276,7 +276,7 @@ async def test_a_server_that_cannot_be_initialised_is_unavailable(mode: str, cap
         assert error.message.endswith("its stderr ends with: no configuration found")
 
 
-async def test_a_command_that_is_not_there_is_unavailable() -> None:
+async def test_a_missing_command_is_unavailable() -> None:
     error = await error_of(create_mcp_client("bad", MCPClientConfig(command="/nowhere/server")))
     assert error.code is ErrorCode.UNAVAILABLE
     assert "/nowhere/server" in error.message

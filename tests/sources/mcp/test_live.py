@@ -143,7 +143,7 @@ async def test_unregistered_tools_stay_unregistered() -> None:
         assert "s.fails" not in registry
 
 
-async def test_a_registry_that_refuses_a_change_harms_no_other(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_registry_that_refuses_a_change_affects_no_other(caplog: pytest.LogCaptureFixture) -> None:
     client, registry = await connect()
     async with client:
         broken = RecordingRegistry()

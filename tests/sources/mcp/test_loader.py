@@ -40,7 +40,7 @@ async def test_a_failing_one_does_not_stop_the_others(caplog: pytest.LogCaptureF
         assert {operation.id for operation in loader.get_all_operations()} == {spec.id for spec in registry.list()}
 
 
-async def test_the_mapping_of_editors_is_taken_as_it_is() -> None:
+async def test_the_mapping_of_editors_is_accepted_unchanged() -> None:
     entry = {
         "type": "stdio",
         "command": sys.executable,

@@ -72,7 +72,7 @@ async def test_the_provider_depends_on_the_settings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("settings", [MCPOAuth(), MCPOAuth(client_id="x"), MCPOAuth(open_url=show)])
-def test_half_a_config_is_refused(settings: MCPOAuth) -> None:
+def test_an_incomplete_config_is_refused(settings: MCPOAuth) -> None:
     with pytest.raises(CallError) as caught:
         oauth_provider(URL, settings)
     assert caught.value.code is ErrorCode.VALIDATION_ERROR

@@ -96,7 +96,7 @@ def test_every_server_name_has_a_namespace(name: str) -> None:
     assert re.fullmatch(NAMESPACE_PATTERN, namespace_of(name))
 
 
-async def test_pages_are_followed_until_they_end_or_turn_in_circles() -> None:
+async def test_pages_are_followed_until_they_end_or_repeat() -> None:
     asked: list[Any] = []
     pages: dict[Any, dict[str, Any]] = {
         None: {"x": [1], "nextCursor": "b"},
@@ -156,5 +156,5 @@ def test_values_are_sent_in_their_json_form() -> None:
 
 
 @pytest.mark.parametrize("value", ["caf\u00e9", "a\nb: c", 7])
-def test_trace_fields_that_cannot_be_headers_stay_here(value: Any) -> None:
+def test_trace_fields_that_cannot_be_headers_are_not_sent(value: Any) -> None:
     assert request_meta(MCPClientConfig(url="http://x"), OperationContext(metadata={"traceparent": value})) == {}

@@ -275,7 +275,7 @@ async def test_an_endpoint_that_only_streams_is_not_executed(client: Client) -> 
 
 
 @pytest.mark.parametrize("drop", [1, 2, 4])
-async def test_a_dropped_stream_is_taken_up_again(shop: Shop, url: str, drop: int) -> None:
+async def test_a_dropped_stream_is_resumed(shop: Shop, url: str, drop: int) -> None:
     async with Client(shop, url, reconnect=10) as client:
         stream = client.registry.subscribe("shop.events", {"drop": drop})
         received = []
@@ -378,7 +378,7 @@ async def test_credentials_are_never_shown() -> None:
     assert "very-secret" not in repr(HTTPServiceConfig(namespace="a", auth=auth))
 
 
-async def test_a_redirect_is_followed_with_credentials_at_home_and_without_abroad(shop: Shop, url: str) -> None:
+async def test_a_redirect_carries_credentials_only_within_the_origin(shop: Shop, url: str) -> None:
     other = Shop()
     with serving(other.application()) as abroad:
         shop.abroad = abroad.replace("127.0.0.1", "localhost")

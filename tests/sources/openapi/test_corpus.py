@@ -35,7 +35,7 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_the_documents_are_there() -> None:
+def test_the_documents_of_the_corpus_exist() -> None:
     if not FOLDER:
         pytest.skip("OPERATIONS_TEST_DOCUMENTS names no folder: the public documents are not here and were not run")
     assert len(manifest()) > 0

@@ -123,7 +123,7 @@ def test_newer_documents_have_more_methods() -> None:
     assert [found.spec.type for found in newest] == [OperationType.QUERY, OperationType.QUERY, OperationType.MUTATION]
 
 
-def test_references_are_followed_wherever_they_lead() -> None:
+def test_references_to_every_location_are_followed() -> None:
     operations = load(
         {
             "paths": {
@@ -257,7 +257,7 @@ async def test_files_may_be_read_from_any_file_system() -> None:
     assert [found.id for found in operations] == ["api.x"]
 
 
-async def test_a_file_that_is_not_there_is_one_clear_error(tmp_path: Path) -> None:
+async def test_a_missing_file_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(CallError, match=r"cannot read .*: No such file"):
         await from_openapi_file(tmp_path / "nope.yaml", CONFIG)
 

@@ -100,7 +100,7 @@ async def test_a_redirect_to_an_invalid_location_is_not_followed(location: bytes
     assert error.details["headers"]["location"] == location.decode()
 
 
-async def test_a_redirect_is_encoded_where_the_server_forgot() -> None:
+async def test_a_redirect_that_is_not_percent_encoded_is_encoded() -> None:
     targets: list[bytes] = []
 
     async def behaviour(exchange: Exchange) -> None:
@@ -119,7 +119,7 @@ async def test_a_redirect_is_encoded_where_the_server_forgot() -> None:
 
 
 @pytest.mark.parametrize("given", ["input", "header"])
-async def test_a_stream_is_resumed_from_where_it_broke_off_not_from_where_it_was_asked_for(given: str) -> None:
+async def test_a_stream_resumes_after_its_last_event_not_at_its_first_position(given: str) -> None:
     heads: list[bytes] = []
     event = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\nid: 5\ndata: 1\n\n"
     async with raw_server(answering(event, heads=heads)) as server:

@@ -165,7 +165,7 @@ async def test_errors_keep_code_details_and_executed(far: OperationRegistry) -> 
     assert "secret" not in f"{failed.message} {failed.details}"
 
 
-async def test_operations_of_other_rights_are_not_there(far: OperationRegistry) -> None:
+async def test_operations_that_need_other_rights_are_not_listed(far: OperationRegistry) -> None:
     assert "far.closed" not in far.operations
 
 
@@ -263,7 +263,7 @@ class BreakingOff:
         await send({"type": "http.response.body", "body": body})
 
 
-async def test_streams_that_break_off_are_resumed_where_that_is_configured() -> None:
+async def test_interrupted_streams_are_resumed_if_configured() -> None:
     application = BreakingOff()
     with serving(application) as url:
         operations = from_openapi(DOCUMENT, HTTPServiceConfig(namespace=None, base_url=url, reconnect=2))

@@ -211,7 +211,7 @@ def test_an_event_is_dispatched_by_the_cr_that_ends_its_block() -> None:
     assert parser.feed(b"\ndata: y\n\n") == [ServerSentEvent("y")]
 
 
-def test_retry_counts_from_its_line_on() -> None:
+def test_retry_applies_from_its_line_on() -> None:
     parser = SSEParser()
     parser.feed(b"retry: 70\n")
     assert parser.reconnection_time == 70

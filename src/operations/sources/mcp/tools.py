@@ -216,7 +216,7 @@ class ToolRunner:
         return self.tool_request(input)
 
     def tool_request(self, arguments: Mapping[str, Any], meta: Mapping[str, Any] | None = None) -> MCPRequest:
-        """Return the request for arguments."""
+        """Return the `tools/call` request with these arguments."""
         return MCPRequest(
             method="tools/call",
             params={"name": self._tool, "arguments": arguments},
