@@ -173,13 +173,13 @@ async def _open_file(
 def from_openapi_url(
     url: str, config: HTTPServiceConfig | Mapping[str, Any], *, loader: Loader | None = None, own: bool = True
 ) -> AwaitableContext[APIOperations]:
-    """Return the operations of a document at a URL; redirects are followed, and no credentials are sent.
+    """Return the operations of a document at a URL; redirects are followed.
 
     Await it, or use it with `async with`, which closes the connections.
 
-    A document that is refused without credentials is requested again with them and the configured headers. So is the
-    document of another served registry, because it contains only what its reader may call. Both happen only if the
-    origin receives the credentials anyway.
+    The document is requested without credentials. If that is refused, it is requested again with them and the
+    configured headers. So is the document of another served registry, because it contains only what its reader may
+    call. Both happen only if the origin receives the credentials anyway.
     """
     return AwaitableContext(_open_url(url, config, loader, own))
 
