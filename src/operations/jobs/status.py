@@ -35,7 +35,7 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     code: str | None = None
     """The code of the error of a job that did not succeed."""
     message: str = ""
-    """The message of that error."""
+    """The message of the error of a job that did not succeed."""
 
     @property
     def is_final(self) -> bool:

@@ -303,9 +303,9 @@ class ReportsCongestion(Protocol):
 
 
 class TransportWrapper:
-    """A transport around another one: it forwards everything, and a subclass overrides the verbs that it changes.
+    """A transport around another one: it forwards everything, and a subclass overrides the methods that it changes.
 
-    `store` and `take` are such verbs too: `optional(Stores)` returns the wrapper itself if the inner transport stores
+    `store` and `take` are such methods too: `optional(Stores)` returns the wrapper itself if the inner transport stores
     messages. Every other optional part is the inner transport's own unless a subclass overrides `optional`.
     """
 
