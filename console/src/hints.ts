@@ -7,7 +7,7 @@ const HINTS: Record<string, string> = {
   OPERATION_NOT_FOUND: "The operation is unknown, or this identity may not call it.",
   ACCESS_DENIED: "This identity lacks permissions. Sign in with a token that has the scopes named above.",
   EXECUTION_ERROR: "The operation ran and failed. The server's log has the details.",
-  TIMEOUT: "The deadline passed. Raise the deadline below the input, or request less data.",
+  TIMEOUT: "The deadline passed. Choose a longer deadline below the input, or request less data.",
   UNAVAILABLE: "The server or the worker could not be reached. Try again later.",
   ABORTED: "The call was cancelled.",
   UNKNOWN_ERROR: "The server's log has the details.",

@@ -119,7 +119,7 @@ class SignsNestedCalls(Protocol):
     """The part of a signing transport that PendingRequestMap and CallHandler use; `SignedTransport` implements it."""
 
     def for_grant(self, grant: Grant | None, *, as_worker: bool) -> Transport:
-        """Return the transport that signs requests for the caller of `grant`; without a grant, for this process itself."""
+        """Return the transport that signs for the caller of `grant`; without a grant, for this process itself."""
 
     def sign_for(self, grant: Grant, address: str, message: bytes) -> bytes:
         """Return a request signed for the caller of a grant; raise a CallError for a grant that is not signed."""

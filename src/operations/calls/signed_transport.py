@@ -234,7 +234,7 @@ class SignedTransport(TransportWrapper):
             yield Measure("operations_signature_refusals_total", count, {"reason": reason})
 
     def for_grant(self, grant: Grant | None, *, as_worker: bool) -> Transport:
-        """Return the transport that signs requests for the caller of `grant`; without a grant, for this process itself."""
+        """Return the transport that signs for the caller of `grant`; without a grant, for this process itself."""
         if grant is not None:
             return (
                 _NestedCallTransport(self, grant.signature) if isinstance(grant.signature, RootRequest) else self.inner

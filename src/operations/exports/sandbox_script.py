@@ -228,5 +228,5 @@ def problem_of(value: Any) -> str | None:
 
 
 def _never(*args: Any, **kwargs: Any) -> Any:
-    """Mark a name as a function; `SandboxScript` handles its calls."""
+    """Placeholder for a function of the sandbox: it never runs, because `SandboxScript` handles the calls."""
     raise NotImplementedError

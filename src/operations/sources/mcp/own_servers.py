@@ -128,7 +128,7 @@ class _OwnRunner(ToolRunner):
         """Return the request for an input, with its bytes marked."""
         arguments, places = plain_json({INPUT: input} if self._wraps_input else input)
         if not isinstance(arguments, Mapping):
-            message = f"the input of {self._spec.id} is an object, not {type(input).__name__}"
+            message = f"invalid input of {self._spec.id}: expected an object, not {type(input).__name__}"
             raise CallError(ErrorCode.VALIDATION_ERROR, message)
         return self.tool_request(arguments, {OWN: 1, **({BYTES: places} if places else {})})
 

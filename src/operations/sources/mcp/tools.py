@@ -211,7 +211,7 @@ class ToolRunner:
     def request(self, input: Any) -> MCPRequest:
         """Return the request for an input."""
         if not isinstance(input, Mapping):
-            message = f"the arguments of tool {self._tool!r} are an object, not {type(input).__name__}"
+            message = f"invalid arguments of tool {self._tool!r}: expected an object, not {type(input).__name__}"
             raise CallError(ErrorCode.VALIDATION_ERROR, message)
         return self.tool_request(input)
 
