@@ -37,6 +37,9 @@ function dataOf(options: PlotOptions): uPlot.AlignedData {
   return [options.times.map((time) => time / 1_000), ...options.series.map((each) => each.values)];
 }
 
+/** Seconds between two times of an axis: none below a second, as times are shown in seconds. */
+const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200];
+
 /** Format hours and minutes; with seconds for a range of a few minutes. */
 function timeText(time: number, shown: number): string {
   return new Date(time * 1_000).toTimeString().slice(0, shown < 300 ? 8 : 5);
@@ -67,6 +70,7 @@ export function openPlot(host: HTMLElement, options: PlotOptions): Plot {
           ...axis,
           grid: { show: false },
           space: 80,
+          incrs: STEPS,
           size: 32,
           gap: 10,
           values: (_, times) => times.map((time) => timeText(time, (times.at(-1) ?? 0) - (times[0] ?? 0))),

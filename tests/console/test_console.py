@@ -258,7 +258,9 @@ def test_data_is_a_table_an_image_or_blocks_and_never_runs(seen: dict[str, Any])
 
 
 def test_two_calls_are_compared(seen: dict[str, Any]) -> None:
-    assert {"input.item changed", "data.item changed", "data.total changed"} <= set(seen["differences"])
+    changed = {"input.item changed", "data.item changed", "data.total changed"}
+    assert changed <= set(seen["differences"])
+    assert changed <= set(seen["recorded"])  # of the server's records, with an empty history
 
 
 def test_a_stream_is_followed_paused_and_filtered(seen: dict[str, Any]) -> None:
@@ -315,6 +317,7 @@ def test_a_nested_call_is_watched_across_two_workers(seen: dict[str, Any]) -> No
     assert {"shop.restock", "travel.plan", "text.headline"} <= set(seen["spans"])
     assert seen["log"] == len(seen["spans"])
     assert seen["queued"] == "all 2 slots of weather-1 were busy"
+    assert seen["unread"] == ["not read by the hub"] * 2
     assert {"travel-1", "weather-1"} <= set(seen["workerRows"])
 
 
@@ -336,6 +339,7 @@ def test_everything_can_be_reached_at_a_zoom_of_400_percent(seen: dict[str, Any]
 
 def test_a_phone_needs_no_sideways_scrolling(seen: dict[str, Any]) -> None:
     assert seen["phone"] == 360
+    assert seen["phoneWorker"] == ["weather-1"]
 
 
 def test_the_page_survives_a_restart_of_the_server(seen: dict[str, Any]) -> None:

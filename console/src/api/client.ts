@@ -154,3 +154,13 @@ export const api = {
     ask<Json>(`jobs/${encodeURIComponent(id)}/${action}`, { method: "POST" }),
   audit: (query: Query) => ask<{ entries: AuditEntry[]; next?: string }>(`audit${search(query)}`),
 };
+
+/** Fetch a call; null if it is unknown or not visible. */
+export async function fetchCall(id: string): Promise<Span | null> {
+  try {
+    return await api.call(id);
+  } catch (error) {
+    if (error instanceof RequestError && error.status === 404) return null;
+    throw error;
+  }
+}

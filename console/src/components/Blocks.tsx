@@ -90,11 +90,13 @@ export function hexDump(bytes: Uint8Array, total = bytes.length): string {
 export const SHOWN = 64 << 10;
 
 /** A text, truncated if long: the browser would take seconds to lay out megabytes. */
-export function LongText(props: { text: string; size?: number }) {
+export function LongText(props: { text: string; size?: number; title?: string | undefined }) {
   const { text, size: total = text.length } = props;
   return (
     <>
-      <pre class="plain">{text.slice(0, SHOWN)}</pre>
+      <pre class="plain" title={props.title}>
+        {text.slice(0, SHOWN)}
+      </pre>
       {total > SHOWN && <p class="t3">{plural(total - SHOWN, "character")} more: copy or download them.</p>}
     </>
   );

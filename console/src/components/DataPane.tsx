@@ -8,7 +8,7 @@ import { isObject, type Json, type JsonObject, type Path } from "../json/value";
 import { Blocks, BytesView, LongText, SHOWN } from "./Blocks";
 import { Button } from "./Button";
 import { DataTable } from "./DataTable";
-import { Tree } from "./Tree";
+import { localTime, Tree } from "./Tree";
 
 interface DataPaneProps {
   document: DataDocument;
@@ -132,5 +132,9 @@ function Plain(props: { document: DataDocument }) {
   if (kind === "null" && hasNoBody(data.summary.meta)) return <p class="plain t3">no data: the response has no body</p>;
   if (kind === "null") return <p class="plain v-l">null</p>;
   if (kind !== "string") return <p class={`plain ${kind === "boolean" ? "v-l" : "v-d"}`}>{short}</p>;
-  return size === 0 ? <p class="plain t3">"" an empty string</p> : <LongText text={text} size={size} />;
+  return size === 0 ? (
+    <p class="plain t3">"" an empty string</p>
+  ) : (
+    <LongText text={text} size={size} title={localTime(text)} />
+  );
 }

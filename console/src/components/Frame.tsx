@@ -41,8 +41,16 @@ export function Frame(props: { children: ComponentChildren }) {
   );
 }
 
+/** Open the drawer and focus it; Escape, a choice or a click elsewhere closes it and the focus returns. */
+function openDrawer(): void {
+  drawer.value = true;
+  requestAnimationFrame(() => document.querySelector<HTMLElement>(".side .find")?.focus());
+}
+
 function closeDrawer(): void {
+  if (!drawer.value) return;
   drawer.value = false;
+  document.querySelector<HTMLElement>('.mtop [aria-label="Menu"]')?.focus();
 }
 
 function TopBar() {
@@ -59,13 +67,7 @@ function TopBar() {
       <button type="button" class="sq" aria-label="Search" onClick={openSearch}>
         <Icon name="search" />
       </button>
-      <button
-        type="button"
-        class="sq"
-        aria-label="Menu"
-        aria-expanded={drawer.value}
-        onClick={() => (drawer.value = !drawer.value)}
-      >
+      <button type="button" class="sq" aria-label="Menu" aria-expanded={drawer.value} onClick={openDrawer}>
         <Icon name="menu" />
       </button>
     </div>
@@ -135,7 +137,14 @@ function Sidebar() {
         operations
         <span class="m cut">{session.value?.server.name}</span>
       </div>
-      <button type="button" class="find" onClick={openSearch}>
+      <button
+        type="button"
+        class="find"
+        onClick={() => {
+          closeDrawer();
+          openSearch();
+        }}
+      >
         <Icon name="search" small />
         Search
         <kbd>/</kbd>

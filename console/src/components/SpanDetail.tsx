@@ -1,7 +1,7 @@
 /** One call of a trace in detail, and all calls as a table, the accessible form of the timeline. */
 
 import { to } from "../addresses";
-import { api, RequestError } from "../api/client";
+import { fetchCall } from "../api/client";
 import type { Span } from "../api/types";
 import { LocalDocument } from "../data/document";
 import { duration, preciseClock } from "../format";
@@ -16,18 +16,9 @@ import { useFetched } from "./Notice";
 import { Tree } from "./Tree";
 import { Rows } from "./VirtualList";
 
-async function fetchSpan(id: string): Promise<Span | null> {
-  try {
-    return await api.call(id);
-  } catch (error) {
-    if (error instanceof RequestError && error.status === 404) return null;
-    throw error;
-  }
-}
-
 export function SpanDetail(props: { span: Span }) {
   const { span } = props;
-  const { data } = useFetched(() => fetchSpan(span.requestId), [span.requestId, span.outcome]);
+  const { data } = useFetched(() => fetchCall(span.requestId), [span.requestId, span.outcome]);
   const past = history.value.find((call) => call.id === span.requestId);
   const whole = data?.requestId === span.requestId ? { ...span, ...data } : span;
   const failed = span.outcome === "failed";
@@ -115,8 +106,12 @@ export function SpanDetail(props: { span: Span }) {
           )}
         </dl>
       </div>
-      <Part title="Input" value={input} />
-      <Part title={past?.problem?.details?.body !== undefined ? "Upstream body" : "Output"} value={output} />
+      <Part title="Input" value={input} span={span} />
+      <Part
+        title={past?.problem?.details?.body !== undefined ? "Upstream body" : "Output"}
+        value={output}
+        span={span}
+      />
     </section>
   );
 }
@@ -135,13 +130,13 @@ function BusySlots(props: { span: Span }) {
   );
 }
 
-function Part(props: { title: string; value: Json | undefined }) {
+function Part(props: { title: string; value: Json | undefined; span: Span }) {
   const { value } = props;
   return (
     <div class="dcol">
       <h2 class="mb">{props.title}</h2>
       {value === undefined ? (
-        <p class="t3">not kept</p>
+        <p class="t3">{props.span.kind === "routed" ? "not read by the hub" : "not kept"}</p>
       ) : typeof value === "object" && value !== null ? (
         <Tree document={new LocalDocument(value)} label={props.title} />
       ) : (

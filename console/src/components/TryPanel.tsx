@@ -82,6 +82,8 @@ export function TryPanel(props: { form: FormState }) {
       )}
       <div
         class="split"
+        role="tabpanel"
+        aria-label="Try"
         style={isPhone ? {} : { "--left": `${divider.value}fr`, "--right": `${100 - divider.value}fr` }}
       >
         <InputPane form={form} runner={runner} isHidden={!showsInput} />

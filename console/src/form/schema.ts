@@ -179,6 +179,10 @@ function plainTypeText(schema: Resolved, schemas: Schemas, depth: number): strin
   }
   const types = typesOf(schema);
   if (types.length === 1 && types[0] === "array") {
+    if (Array.isArray(schema.prefixItems)) {
+      const items = schema.prefixItems.map((item) => typeText(schemas.resolve(item as Schema), schemas, depth + 1));
+      return `[${items.join(", ")}]`;
+    }
     const item = typeText(schemas.resolve(schema.items as Schema | undefined), schemas, depth + 1);
     return item.includes(" | ") ? `(${item})[]` : `${item}[]`;
   }

@@ -2,11 +2,12 @@
 
 import { useEffect } from "preact/hooks";
 import { to } from "../addresses";
-import { api, RequestError } from "../api/client";
+import { api, fetchCall } from "../api/client";
 import type { Span } from "../api/types";
 import { Button } from "../components/Button";
 import { CallsTable, OutcomeText } from "../components/CallsTable";
 import { ErrorCard } from "../components/ErrorCard";
+import { Menu } from "../components/Menu";
 import { Empty, Failed, Loading, useFetched } from "../components/Notice";
 import { MetaList } from "../components/Result";
 import { Tree } from "../components/Tree";
@@ -59,20 +60,14 @@ export function Calls() {
   );
 }
 
-async function fetchCall(id: string): Promise<Span | null> {
-  if (!can("calls")) return null;
-  try {
-    return await api.call(id);
-  } catch (error) {
-    if (error instanceof RequestError && error.status === 404) return null;
-    throw error;
-  }
-}
-
 function OneCall(props: { id: string }) {
   const { id } = props;
   const past = history.value.find((call) => call.id === id);
-  const { data: span, problem, again } = useFetched(() => fetchCall(id), [id, recoveries.value, can("calls")]);
+  const {
+    data: span,
+    problem,
+    again,
+  } = useFetched(async () => (can("calls") ? fetchCall(id) : null), [id, recoveries.value, can("calls")]);
   useEffect(() => {
     document.title = `${past?.outcome === "failed" || span?.outcome === "failed" ? "✗ " : ""}${past?.operationId ?? span?.operationId ?? "Call"} – operations`;
   }, [span, past]);
@@ -127,6 +122,7 @@ function CallPage(props: { id: string; span: Span | undefined; past: PastCall | 
                 Edit and run
               </Button>
             )}
+            {can("calls") && span?.operationId && <CompareMenu id={id} operationId={span.operationId} />}
             {traceId && can("calls") && (
               <a class="btn" href={to.trace(traceId, id)}>
                 Trace
@@ -145,6 +141,30 @@ function CallPage(props: { id: string; span: Span | undefined; past: PastCall | 
         <Body title="Input" value={input} bytes={span?.inputBytes} />
         <Body title="Output" value={output} bytes={span?.outputBytes} />
       </div>
+    </>
+  );
+}
+
+/** The newest other calls of the operation, to compare one with this call. */
+function CompareMenu(props: { id: string; operationId: string }) {
+  return (
+    <Menu class="end" look="btn" button="Compare">
+      {() => <OtherCalls {...props} />}
+    </Menu>
+  );
+}
+
+function OtherCalls(props: { id: string; operationId: string }) {
+  const { data } = useFetched(() => api.calls({ operation: props.operationId, limit: 20 }), []);
+  const others = data?.calls.filter((call) => call.requestId !== props.id) ?? [];
+  if (others.length === 0) return <span class="t3">{data ? "no other calls" : "…"}</span>;
+  return (
+    <>
+      {others.map((call) => (
+        <button key={call.requestId} type="button" onClick={() => go(to.compare(props.id, call.requestId))}>
+          {moment(call.queuedAt)} <OutcomeText span={call} />
+        </button>
+      ))}
     </>
   );
 }
@@ -182,11 +202,11 @@ function Body(props: { title: string; value: Json | undefined; bytes: number | u
       </p>
     );
   }
-  const isBranch = typeof value === "object" && value !== null;
+  const hasLines = typeof value === "object" && value !== null && Object.keys(value).length > 0;
   return (
     <section>
       <h2 class="mb">{props.title}</h2>
-      {isBranch ? (
+      {hasLines ? (
         <Tree document={new LocalDocument(value)} label={props.title} />
       ) : (
         <pre class="plain">{writeJson(value)}</pre>

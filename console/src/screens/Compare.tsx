@@ -2,25 +2,67 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { to } from "../addresses";
+import { fetchCall } from "../api/client";
+import type { Span } from "../api/types";
 import { Segmented } from "../components/Choices";
-import { Empty } from "../components/Notice";
+import { Empty, Failed, Loading, useFetched } from "../components/Notice";
 import { type DiffLine, diff } from "../data/diff";
-import { duration, moment } from "../format";
+import { duration, moment, plural } from "../format";
 import { parseJson, writeJson } from "../json/text";
-import { isObject, type Json, pathText, shortText } from "../json/value";
+import { isObject, type Json, type JsonObject, pathText, shortText } from "../json/value";
 import { route } from "../router";
 import { history, type PastCall } from "../state/history";
+import { can } from "../state/session";
+
+interface Compared {
+  id: string;
+  operationId: string;
+  at: number;
+  durationMs: number;
+  label: string;
+  isOk: boolean;
+  whole: Json;
+}
+
+/** A call of this browser's history, else the server's record of it. */
+async function find(id: string): Promise<Compared | undefined> {
+  const past = history.peek().find((call) => call.id === id);
+  if (past) return { ...past, isOk: past.outcome === "ok", whole: wholeOf(past) };
+  const span = can("calls") ? await fetchCall(id) : null;
+  return span ? recorded(span) : undefined;
+}
+
+function recorded(span: Span): Compared {
+  const { requestId, operationId = "not visible to you", queuedAt, endedAt = queuedAt, outcome = "running" } = span;
+  const { code, status, worker, message } = span;
+  const facts = Object.entries({ outcome, code, status, worker, message }).filter(([, value]) => value !== undefined);
+  const kept = Object.entries({ input: span.input, data: span.output }).filter(([, value]) => value !== undefined);
+  return {
+    id: requestId,
+    operationId,
+    at: queuedAt,
+    durationMs: endedAt - queuedAt,
+    label: code ?? outcome,
+    isOk: outcome === "ok",
+    whole: { ...Object.fromEntries(kept), meta: Object.fromEntries(facts) } as JsonObject,
+  };
+}
 
 export function Compare() {
   const [one = "", other = ""] = route.value.rest.split("/");
   const [shows, setShows] = useState<"differences" | "all">("differences");
-  const left = history.value.find((call) => call.id === one);
-  const right = history.value.find((call) => call.id === other);
+  const { data, problem, again } = useFetched(
+    () => Promise.all([find(one), find(other)]),
+    [one, other, history.value, can("calls")],
+  );
   useEffect(() => {
     document.title = "Compare – operations";
   }, []);
-  if (!left || !right) return <Empty>Both calls must be in this browser's history.</Empty>;
-  const lines = diff(whole(left), whole(right));
+  if (problem) return <Failed problem={problem} retry={again} />;
+  if (!data) return <Loading />;
+  const [left, right] = data;
+  if (!left || !right) return <Empty>A call is unknown, or not visible to you. Calls are kept for a while.</Empty>;
+  const lines = diff(left.whole, right.whole);
   const shown = lines.filter((line) => shows === "all" || line.kind !== "same");
   const changes = lines.filter((line) => line.kind !== "same").length;
   return (
@@ -31,7 +73,7 @@ export function Compare() {
             <div class="crumb">
               <a href={to.calls()}>Calls</a> › Compare
             </div>
-            <h1>{changes === 0 ? "No differences" : changes === 1 ? "1 difference" : `${changes} differences`}</h1>
+            <h1>{changes === 0 ? "No differences" : plural(changes, "difference")}</h1>
           </div>
           <Segmented
             label="Show"
@@ -58,17 +100,17 @@ export function Compare() {
   );
 }
 
-function CallTitle(props: { call: PastCall }) {
+function CallTitle(props: { call: Compared }) {
   const { call } = props;
   return (
     <a href={to.call(call.id)}>
-      <b>{call.operationId}</b> {moment(call.at)} <span class={call.outcome === "ok" ? "ok" : "err"}>{call.label}</span>{" "}
+      <b>{call.operationId}</b> {moment(call.at)} <span class={call.isOk ? "ok" : "err"}>{call.label}</span>{" "}
       {duration(call.durationMs)}
     </a>
   );
 }
 
-function whole(call: PastCall): Json {
+function wholeOf(call: PastCall): Json {
   const answer: Json = call.problem ? { error: JSON.parse(writeJson(call.problem)) as Json } : bodyOf(call);
   return { input: call.input, ...(isObject(answer) ? answer : { data: answer }) };
 }

@@ -215,7 +215,7 @@ function SchemaTab(props: { operation: Spec }) {
     ...(access.requiredScopesAny ?? []).map((scope) => `${scope} (any)`),
   ];
   return (
-    <div class="body col pt">
+    <div class="body col pt" role="tabpanel" aria-label="Schema">
       {operation.signature && <code class="break">{operation.signature}</code>}
       <section>
         <h2 class="mb">Input</h2>
@@ -257,7 +257,7 @@ function SchemaTab(props: { operation: Spec }) {
 function DocsTab(props: { operation: Spec }) {
   const { operation } = props;
   return (
-    <div class="body col pt">
+    <div class="body col pt" role="tabpanel" aria-label="Docs">
       {operation.title && <h2>{operation.title}</h2>}
       {operation.description ? <Markdown text={operation.description} /> : <p class="t3">No description.</p>}
       {operation.tags && operation.tags.length > 0 && (

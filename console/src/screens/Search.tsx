@@ -14,6 +14,7 @@ import { ask } from "../data/thread";
 import { count } from "../format";
 import { go, route, setQuery } from "../router";
 import { highlight, type Filters as Narrowing, passes, wordsOf } from "../search/ranking";
+import { announce } from "../state/announce";
 import { pins } from "../state/preferences";
 import { catalogue, catalogueProblem, loadCatalogue, sources } from "../state/session";
 
@@ -83,6 +84,9 @@ export function Search() {
     ? (sources.value.find((source) => source.name === filters.source)?.count ?? 0)
     : (catalogue.value?.operations.length ?? 0);
   const shown = entries[marked];
+  useEffect(() => {
+    if (query.trim() && milliseconds !== undefined) announce(`${count(entries.length)} of ${count(total)}`);
+  }, [entries]);
   const keys = (event: KeyboardEvent) => {
     if (event.key === "ArrowDown") setMarked(Math.min(entries.length - 1, marked + 1));
     else if (event.key === "ArrowUp") setMarked(Math.max(0, marked - 1));
@@ -119,7 +123,7 @@ export function Search() {
               onInput={(event) => setQuery({ q: event.currentTarget.value || undefined })}
               onKeyDown={keys}
             />
-            <span class="right t3 n cut" role="status">
+            <span class="right t3 n cut">
               {query.trim() ? `${count(entries.length)} of ${count(total)}` : count(entries.length)}
               {query.trim() && milliseconds !== undefined && (
                 <span class="hide"> · {Math.max(1, Math.round(milliseconds))} ms</span>

@@ -124,6 +124,7 @@ export function changeSource(changed: Source): void {
 
 export async function useToken(value: string): Promise<boolean> {
   const before = session.peek();
+  const last = token.peek();
   setToken(value);
   forgetCatalogue();
   try {
@@ -143,7 +144,7 @@ export async function useToken(value: string): Promise<boolean> {
     return true;
   } catch (error) {
     if (!(error instanceof RequestError)) throw error;
-    setToken("");
+    setToken(last);
     signIn.value = {
       open: true,
       message: error.status === 401 ? "The server does not accept this token." : error.message,
