@@ -107,3 +107,13 @@ def test_the_files_that_a_page_names_exist(name: str) -> None:
     }
     for named in re.findall(r"`((?:[\w-]+/)*[\w-]+\.py)`", text):
         assert any(path.endswith(f"/{named}") or path == named for path in known), f"{name} names {named}"
+
+
+def test_the_layers_of_the_architecture_are_the_modules_of_the_package() -> None:
+    table = (ROOT / "docs" / "architecture.md").read_text().partition("\n![")[0]
+    rows = [line.split("|")[2] for line in table.splitlines() if line.startswith("|")]
+    named = {name.partition(".")[0] for row in rows for name in re.findall(r"`([\w.]+)`", row)}
+    package = ROOT / "src" / "operations"
+    modules = {path.name.removesuffix(".py") for path in package.iterdir() if (path / "__init__.py").exists()}
+    modules |= {path.stem for path in package.glob("*.py") if not path.stem.startswith("__")}
+    assert named == modules
