@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, ClassVar
 
@@ -45,6 +46,8 @@ ShowError = Callable[[CallError, str], CallError]
 """Returns the error of an operation as its callers may see it."""
 _ACCEPT_SECONDS = 0.1
 _MAX_ATTEMPTS = 8_192
+_SESSION = re.compile("[.-]")
+"""What ends the first part of a session's name, at the beginning of a request id behind a hub."""
 _MOST_IDENTITIES = 1_024
 
 
@@ -196,7 +199,7 @@ class RequestHandler:
         if identity is not None and self._verifies:
             caller = identity.id
         else:
-            caller = event.id.partition("-")[0] if self.endpoint.via_hub else event.id.rpartition("-")[0]
+            caller = _SESSION.split(event.id, 1)[0] if self.endpoint.via_hub else event.id.rpartition("-")[0]
         return Request(
             operation_id=event.to,
             input=input,

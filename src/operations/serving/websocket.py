@@ -67,7 +67,8 @@ class WebSocketEndpoint(RouteObserver):
 
         def admit(_: str | None) -> Callbacks:
             admitted = principal or Principal(caller.identity or Identity(f"anonymous:{caller.client_address}"))
-            connection = self._hub.admit_as(admitted, account)
+            is_anonymous = principal is None and caller.identity is None
+            connection = self._hub.admit_as(admitted, account, anonymous=is_anonymous)
             sessions.append(connection.session.name)
             self._callers[connection.session.name] = caller
             return connection

@@ -207,7 +207,7 @@ class Router:
             if operation is None:
                 raise self.directory.explain_missing(header.to)
             if header.grant is None and header.identity is NULL and not session.is_worker and not session.trusted:
-                identity: Identity | None = session.principal.identity
+                identity = session.caller
                 header.identity = session.encoded_identity.get(codec.name) or session.write_identity(codec)
             else:
                 identity = self._identify(session, header, codec)
@@ -241,7 +241,7 @@ class Router:
                 "outside any request pass as_worker=True to call with the worker's own rights"
             )
             raise _denied(message, "GRANT_REQUIRED")
-        return session.principal.identity
+        return session.caller
 
     def _read_claimed(self, session: HubSession, header: EventHeader, codec: Codec) -> Identity | None:
         """Return the identity that a trusted request claims; an identity that a spoke claims is only counted."""

@@ -164,14 +164,21 @@ class Hub:
         """Authenticate a new connection; raise the CallError that it is refused with."""
         return self.admit_as(self._authenticator.authenticate(token), token)
 
-    def admit_as(self, principal: Principal, token: str | None) -> HubConnection:
-        """Admit an authenticated connection, unless its token has too many."""
+    def admit_as(self, principal: Principal, token: str | None, *, anonymous: bool = False) -> HubConnection:
+        """Admit an authenticated connection, unless its token has too many; an anonymous peer calls without identity.
+
+        For an anonymous peer, `token` is what its limits are counted by.
+        """
         digest = blake2b((token or "").encode(errors="surrogatepass"), digest_size=16).digest()
         account = self._accounts.get(digest) or TokenConnections(digest)
         if len(account.links) >= _MOST_CONNECTIONS:
             reason = f"too many connections: a token may have {_MOST_CONNECTIONS}"
             raise CallError(ErrorCode.UNAVAILABLE, reason)
-        session = HubSession(f"s{next(self._numbers)}", principal, lambda message: None)
+        name = f"s{next(self._numbers)}"
+        # Calls without identity take turns by the first part of the name.
+        session = HubSession(f"{digest.hex()}.{name}" if anonymous else name, principal, lambda message: None)
+        if anonymous:
+            session.caller = None
         turn = self._turns.setdefault(principal.identity.id, Turn())
         return HubConnection(self, session, account, turn)
 

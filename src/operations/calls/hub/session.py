@@ -12,7 +12,7 @@ import msgspec
 
 from operations.calls.codec import CODECS, JSON, UNREADABLE, Codec, codec_of, transcode
 from operations.calls.events import VERSION, EventHeader, HelloPayload, HubHello, HubWelcome, WelcomePayload
-from operations.context import Grant
+from operations.context import Grant, Identity
 from operations.errors import CallError, ErrorCode
 from operations.failures import NOT_CONVERTED, not_converted, too_large
 from operations.identity.grants import Grants
@@ -61,6 +61,8 @@ class HubSession:
     ) -> None:
         self.name = name
         self.principal = principal
+        self.caller: Identity | None = principal.identity
+        """The identity of its own requests; None for an anonymous peer."""
         self.trusted = trusted
         """Whether this peer may call with any identity."""
         self.peer = ""
@@ -113,7 +115,7 @@ class HubSession:
 
     def write_identity(self, codec: Codec) -> msgspec.Raw:
         """Encode the peer's own identity, and keep it in `encoded_identity`: most requests need it."""
-        written = self.encoded_identity[codec.name] = codec.write_identity(self.principal.identity)
+        written = self.encoded_identity[codec.name] = codec.write_identity(self.caller)
         return written
 
 
@@ -383,7 +385,7 @@ class HubConnection:
             hub.heartbeat,
             most,
             batch,
-            session.principal.identity,
+            session.caller,
             list(session.principal.namespaces),
         )
         link.receive, link.source = hub.receive, session
