@@ -22,7 +22,7 @@ from operations.calls.events import (
     RequestPayload,
     ResponsePayload,
 )
-from operations.calls.job_records import JobRecord, JobRequest, kept, largest_body
+from operations.calls.job_records import JobRecord, JobRequest, largest_body, transport_record
 from operations.calls.liveness import liveness_of
 from operations.calls.pending_call import DurableCall, JobSubmission, PendingCall, undelivered
 from operations.calls.replay_protection import STORED_SECONDS
@@ -125,7 +125,7 @@ class PendingRequestMap:
         identity: Identity | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
-        """Store the request of a job, whose outcome is kept, and wait until it is stored.
+        """Store the request of a job, whose outcome is transport_record, and wait until it is stored.
 
         `most` is the largest number of jobs of the owner (0: no limit), `most_bytes` the largest size of the input.
         """
@@ -152,7 +152,7 @@ class PendingRequestMap:
         submitted.request_id, submitted.message, submitted.codec = request.request_id, message, codec
         if self._signs is not None:
             submitted.transport = self._signs.for_grant(grant, as_worker=False)
-        submitted.record = kept(job.key, record, most=most, waiting=STORED_SECONDS)
+        submitted.record = transport_record(job.key, record, most=most, waiting=STORED_SECONDS)
         try:
             await submitted.outcome(self._timeout)
         finally:

@@ -143,7 +143,7 @@ def read_record(value: bytes, body: bytes = b"") -> JobRecord:
     return record
 
 
-def kept(key: str, record: JobRecord, *, most: int = 0, waiting: float = 0.0) -> Record:
+def transport_record(key: str, record: JobRecord, *, most: int = 0, waiting: float = 0.0) -> Record:
     """Return a record in the transport's format; `waiting` is how long its job may wait for a worker."""
     body = b"" if record.body is None else _encode(record.body)
     return Record(key=key, value=record.encode(), seconds=record.seconds_kept + waiting, body=body, most=most)
@@ -242,7 +242,7 @@ def not_durable(operation_id: str) -> CallError:
     return CallError(ErrorCode.VALIDATION_ERROR, f"{operation_id}: {text}; declare it with durable=True", details)
 
 
-def retried(record: JobRecord) -> JobRecord:
+def requeued(record: JobRecord) -> JobRecord:
     """Return the record of a job that did not succeed and is to run again."""
     return JobRecord(
         operation_id=record.operation_id,

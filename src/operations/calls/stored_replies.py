@@ -14,12 +14,12 @@ from operations.calls.job_records import (
     JobState,
     end_job,
     fail_job,
-    kept,
     largest_body,
     not_durable,
     now_ms,
     owner_key,
     owner_of,
+    transport_record,
 )
 from operations.calls.replay_protection import STORED_SECONDS, ReplayError
 from operations.calls.request_handler import Reply, RequestHandler
@@ -139,10 +139,10 @@ class JobReply(StoredReply, kw_only=True):
         else:
             most = largest_body(self.handler.transport.capabilities.max_payload)
             record = end_job(self.record, envelope, error, request=self.stored.delivery.message, most=most)
-        self.stored.keep_outcome(kept(self.job.key, record))
+        self.stored.keep_outcome(transport_record(self.job.key, record))
 
     def _note(self) -> None:
         if self.stored.is_held and not self.is_aborted:
             self._noted_at = time.monotonic()
             self.record.state = JobState.RUNNING
-            self.stored.delivery.note(kept(self.job.key, self.record, waiting=STORED_SECONDS))
+            self.stored.delivery.note(transport_record(self.job.key, self.record, waiting=STORED_SECONDS))

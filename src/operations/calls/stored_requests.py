@@ -20,10 +20,10 @@ from operations.calls.job_records import (
     JobRequest,
     JobState,
     fail_job,
-    kept,
     largest_body,
     new_dead_letter_key,
     now_ms,
+    transport_record,
 )
 from operations.calls.signature_format import is_signed, split
 from operations.errors import CallError, ErrorCode
@@ -181,16 +181,16 @@ class StoredRequests:
             event = codec.decode(message)
         except UNREADABLE as error:
             self._endpoint.note_unreadable(codec, message, error, arrival)
-            self._set_apart(delivery, "it cannot be decoded")
+            self._move_to_dead_letters(delivery, "it cannot be decoded")
             return
         if not isinstance(event, CallRequested) or event.stream or event.payload.request_id != event.id:
             self._endpoint.counters.malformed += 1
-            self._set_apart(delivery, "it is not a request")
+            self._move_to_dead_letters(delivery, "it is not a request")
         elif not self._endpoint.is_answerable(event.id, arrival):
-            self._set_apart(delivery, "its id belongs to another caller")
+            self._move_to_dead_letters(delivery, "its id belongs to another caller")
         elif arrival.address != queue_address(event.to):
             self._endpoint.refuse_address(event, codec)
-            self._set_apart(delivery, "it was stored at the address of another namespace")
+            self._move_to_dead_letters(delivery, "it was stored at the address of another namespace")
         elif event.id in self._held or event.id in self._finished:
             self._drop_duplicate(event, delivery)
         else:
@@ -265,9 +265,9 @@ class StoredRequests:
         if isinstance(event, CallRequested) and job_of(event, delivery) is not None:
             self._dead_letter(event, codec_of(message), delivery, CallError(ErrorCode.ACCESS_DENIED, reason))
         else:
-            self._set_apart(delivery, reason)
+            self._move_to_dead_letters(delivery, reason)
 
-    def _set_apart(self, delivery: Delivery, reason: str, record: Record | None = None) -> None:
+    def _move_to_dead_letters(self, delivery: Delivery, reason: str, record: Record | None = None) -> None:
         self._endpoint.counters.dead_lettered += 1
         delivery.dead_letter(reason, record)
 
@@ -277,12 +277,12 @@ class StoredRequests:
         if job is None or not delivery.record_key:  # the record of a job is stored with it
             self._endpoint.send_error(event.id, error, codec)
             if transport.optional(KeepsRecords) is None:
-                self._set_apart(delivery, error.message)
+                self._move_to_dead_letters(delivery, error.message)
                 return
             job = JobRequest(new_dead_letter_key(), int(KEEP_SECONDS * 1000))
         most = largest_body(transport.capabilities.max_payload)
         record = fail_job(first_record(event, job, delivery), error, delivery.message, state=JobState.DEAD, most=most)
-        self._set_apart(delivery, error.message, kept(job.key, record, most=MOST_DEAD_LETTERS))
+        self._move_to_dead_letters(delivery, error.message, transport_record(job.key, record, most=MOST_DEAD_LETTERS))
 
 
 def job_of(event: CallRequested, delivery: Delivery) -> JobRequest | None:

@@ -62,7 +62,7 @@ def _cached(args: ParsedArguments, catalogue: Catalogue) -> Listing:
     if not args.quiet:
         for source in catalogue.sources.values():
             if source.state == "failed":
-                retry = "" if source.is_uninstalled else " (use --refresh to retry)"
+                retry = "" if source.lacks_extra else " (use --refresh to retry)"
                 warn(f"cannot open source {source.name}: {source.problem}{retry}", source=source.name)
             warn_skipped(source.skipped)
     kinds = {name: source.kind for name, source in catalogue.sources.items()}

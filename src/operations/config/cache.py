@@ -53,7 +53,7 @@ class CachedSource(msgspec.Struct, frozen=True, array_like=True):
     """Files that its operations were read from."""
     skipped: Sequence[tuple[str, str]] = ()
     """Skipped files and operations, with the reasons."""
-    is_uninstalled: bool = False
+    lacks_extra: bool = False
     """Whether it failed because an extra is missing, which may be installed at any time."""
     hidden: Sequence[str] = ()
     """Ids of its operations that sources before it in the file also have."""
@@ -93,7 +93,7 @@ class Catalogue:
         return [
             name
             for name, source in self.sources.items()
-            if source.is_uninstalled
+            if source.lacks_extra
             or any(map(has_changed, source.files))
             or not all(operation_id in self for operation_id in source.hidden)
         ]

@@ -61,26 +61,26 @@ def make_stubs(specs: Iterable[OperationSpec]) -> Stubs:
     return Stubs(files, unreachable)
 
 
-def write_stubs(stubs: Stubs, folder: Path) -> list[str]:
+def write_stubs(stubs: Stubs, directory: Path) -> list[str]:
     """Write changed files and delete the files of removed namespaces; return the names of both.
 
     A directory with files that were not generated is refused.
     """
     existing = (
-        {path.name: path.read_text("utf-8") for path in folder.glob("*.py*") if path.is_file()}
-        if folder.is_dir()
+        {path.name: path.read_text("utf-8") for path in directory.glob("*.py*") if path.is_file()}
+        if directory.is_dir()
         else {}
     )
     foreign = [name for name, text in existing.items() if _MARK not in text]
     if foreign:
-        raise FileExistsError(f"{folder / foreign[0]} was not written by ops stubs: choose another directory")
-    folder.mkdir(parents=True, exist_ok=True)
+        raise FileExistsError(f"{directory / foreign[0]} was not written by ops stubs: choose another directory")
+    directory.mkdir(parents=True, exist_ok=True)
     changed = [name for name, text in stubs.files.items() if existing.get(name) != text]
     for name in changed:
-        _write(folder / name, stubs.files[name])
+        _write(directory / name, stubs.files[name])
     removed = [name for name in existing if name not in stubs.files]
     for name in removed:
-        (folder / name).unlink()
+        (directory / name).unlink()
     return sorted([*changed, *removed])
 
 

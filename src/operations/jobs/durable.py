@@ -17,12 +17,12 @@ from operations.calls.job_records import (
     JobRequest,
     JobState,
     fail_job,
-    kept,
     new_job_key,
     now_ms,
     owner_key,
     read_record,
-    retried,
+    requeued,
+    transport_record,
 )
 from operations.calls.replay_protection import STORED_SECONDS
 from operations.calls.signature_format import is_signed, split
@@ -146,7 +146,7 @@ class DurableJobStore:
         address, key = place
         error = aborted(record.operation_id, "the job was cancelled")
         cancelled = fail_job(record, error, b"", state=JobState.CANCELLED)
-        if await self._records.end_record(address, kept(key, cancelled)):
+        if await self._records.end_record(address, transport_record(key, cancelled)):
             endpoint = endpoint_of(self.transport)
             codec = codec_of(b"{")
             endpoint.abort_worker(record.request_id, control_address(record.operation_id), codec, "cancelled")
@@ -157,14 +157,16 @@ class DurableJobStore:
         assert place is not None
         address, key = place
         assert record.body is not None
-        message, again = record.body.request, retried(record)
+        message, again = record.body.request, requeued(record)
         if is_signed(message):
             message = self._sign_again(address, message, identity)
             self._forget_signed(message)
         else:
             message = _renew(message, identity if self.transport.capabilities.claims_identity else None)
         sender = again.request_id.partition(".")[0]
-        await self._records.store_again(address, message, kept(key, again, waiting=STORED_SECONDS), sender=sender)
+        await self._records.store_again(
+            address, message, transport_record(key, again, waiting=STORED_SECONDS), sender=sender
+        )
 
     def _sign_again(self, address: str, message: bytes, identity: Identity | None) -> bytes:
         """Sign a request for the caller of the current request, whose token may have fewer rights than before."""

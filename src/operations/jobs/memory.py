@@ -17,7 +17,7 @@ from operations.calls.job_records import (
     fail_job,
     new_job_key,
     now_ms,
-    retried,
+    requeued,
 )
 from operations.context import Client, Grant, Identity
 from operations.dispatch import Dispatcher, Request
@@ -183,7 +183,7 @@ class MemoryJobStore:
         job = self._jobs[job_id]
         if identity is not None:
             job.identity = identity
-        job.record = retried(record)
+        job.record = requeued(record)
         job.ended = asyncio.Event()
         try:
             self._start(job)
