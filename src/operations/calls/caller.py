@@ -125,7 +125,7 @@ class PendingRequestMap:
         identity: Identity | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
-        """Store the request of a job, whose outcome is transport_record, and wait until it is stored.
+        """Store the request of a job, whose outcome is kept, and wait until it is stored.
 
         `most` is the largest number of jobs of the owner (0: no limit), `most_bytes` the largest size of the input.
         """
