@@ -18,6 +18,7 @@ SECRETS = st.text("abcdefghijklmnopqrstuvwxyzABCDEF0123456789-_.~", min_size=8, 
 
 PLACES = {
     "header": "url = 'https://x'\nheaders = {{ X-Custom = '{}' }}",
+    "cookie": "openapi = 'x'\nheaders = {{ Cookie = 'sid={}; lang=en' }}",
     "bearer": "url = 'https://x'\nauth = {{ type = 'bearer', token = '{}' }}",
     "basic": "openapi = 'x'\nauth = {{ type = 'basic', username = 'ada', password = '{}' }}",
     "oauth2": "openapi = 'x'\nauth = {{ type = 'oauth2', client_id = 'id', client_secret = '{}' }}",

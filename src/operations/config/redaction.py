@@ -79,9 +79,10 @@ def secret_values(config: Config) -> list[str]:
         _walk(msgspec.to_builtins(config.hub), ("hub",), note)
     if config.serve is not None:
         _walk(msgspec.to_builtins(config.serve), ("serve",), note)
-    found.update(value for name, value in config.variables.items() if re.search(_SECRET_NAME, name))
-    # The secret is the last word of `Bearer abc`, and the part after the colon in a URL's user info.
-    found.update(word for text in list(found) for word in re.split(r"[\s:]+", text))
+    named = secret_variables(config)
+    found.update(value for name, value in config.variables.items() if name in named)
+    # The secret is the last word of `Bearer abc`, the part after the colon in a URL's user info, and a cookie's value.
+    found.update(word for text in list(found) for word in re.split(r"[\s:;=]+", text))
     return sorted(filter(_may_be_secret, found), key=len, reverse=True)
 
 
