@@ -342,6 +342,23 @@ def test_a_phone_needs_no_sideways_scrolling(seen: dict[str, Any]) -> None:
     assert seen["phoneWorker"] == ["weather-1"]
 
 
+def test_a_destructive_operation_is_confirmed_and_each_press_has_its_own_key(seen: dict[str, Any]) -> None:
+    assert seen["unconfirmed"] == [0, 0]
+    assert seen["keys"] == [2, 2]
+
+
+def test_a_refused_token_leaves_the_form_as_it_is(seen: dict[str, Any]) -> None:
+    assert seen["keptForm"] == "candle"
+
+
+def test_an_interrupted_call_may_have_run(seen: dict[str, Any]) -> None:
+    assert seen["interrupted"][:2] == ["UNAVAILABLE", "it may have run"]
+
+
+def test_the_input_can_be_edited_without_the_editor(seen: dict[str, Any]) -> None:
+    assert seen["withoutEditor"] == "rope"
+
+
 def test_the_page_survives_a_restart_of_the_server(seen: dict[str, Any]) -> None:
     assert seen["lost"].startswith("Connection lost, retrying in")
     assert seen["runDisabled"]

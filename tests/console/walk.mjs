@@ -855,21 +855,70 @@ const steps = {
     await page.unroute("**/assets/Audit-*.js");
     await page.getByRole("button", { name: "Retry" }).click();
     await page.locator("h1", { hasText: "Audit" }).waitFor();
+    await page.route("**/assets/editor-*.js", (route) => route.abort());
+    await go("op/shop.quote");
+    await page.getByRole("radio", { name: "JSON" }).click();
+    await page.locator("textarea#input-editor").fill('{"item": "rope"}');
+    await page.getByRole("radio", { name: "Form" }).click();
+    report.withoutEditor = await field("/item").inputValue();
+    await page.unroute("**/assets/editor-*.js");
     isRestarting = false;
   },
 
+  /** A destructive operation is confirmed, each press has a key of its own, and a refused token leaves the form as it is. */
+  async confirmed() {
+    const keys = [];
+    const note = (request) => {
+      const key = request.method() === "POST" && request.headers()["idempotency-key"];
+      if (key) keys.push(key);
+    };
+    context.on("request", note);
+    await go("op/shop.clear");
+    await run();
+    await page.getByRole("button", { name: "Not now" }).click();
+    report.unconfirmed = [await page.locator("[data-outcome]").count(), keys.length];
+    for (let times = 0; times < 2; times++) {
+      const before = await page.evaluate(countCalls);
+      await run();
+      await page.getByRole("button", { name: "Run it" }).click();
+      while ((await page.evaluate(countCalls)) <= before) await page.waitForTimeout(50);
+    }
+    context.off("request", note);
+    report.keys = [keys.length, new Set(keys).size];
+    await go("op/shop.quote");
+    await field("/item").fill("candle");
+    await page.route("**/shop/quote", (route) => route.fulfill({ status: 401, body: "{}" }));
+    await run();
+    await page.locator("#token").waitFor();
+    await page.unroute("**/shop/quote");
+    await signIn("maria-token");
+    await page.locator("#token").waitFor({ state: "detached" });
+    report.keptForm = await field("/item").inputValue();
+  },
+
   async restart() {
+    const restarted = async () => {
+      console.log(JSON.stringify({ start: true }));
+      await once(stdin, "line");
+      await page.getByRole("button", { name: "Retry now" }).click({ timeout: 2_000 }).catch(() => {});
+      await page.locator(".lost").waitFor({ state: "detached" });
+    };
+    await go("op/shop.slow");
+    await field("/seconds").fill("50");
+    await run();
+    await begun("shop.slow");
+    isRestarting = true;
+    console.log(JSON.stringify({ stop: true }));
+    await outcome();
+    report.interrupted = await all(".errc dd");
+    await restarted();
     await go("op/shop.quote");
     await field("/item").fill("lamp");
-    isRestarting = true;
     console.log(JSON.stringify({ stop: true }));
     await page.locator(".lost").waitFor();
     report.lost = await text(".lost");
     report.runDisabled = await page.locator(".footbar .btn.p").isDisabled();
-    console.log(JSON.stringify({ start: true }));
-    await once(stdin, "line");
-    await page.getByRole("button", { name: "Retry now" }).click({ timeout: 2_000 }).catch(() => {});
-    await page.locator(".lost").waitFor({ state: "detached" });
+    await restarted();
     isRestarting = false;
     report.kept = await field("/item").inputValue();
     await run();

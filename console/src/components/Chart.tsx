@@ -21,11 +21,14 @@ export function Chart(props: ChartProps) {
   const [isReady, setReady] = useState(false);
   useEffect(() => {
     let isHere = true;
-    void import("../plot").then(({ openPlot }) => {
-      if (!isHere || !host.current) return;
-      plot.current = openPlot(host.current, { times, series, unit, height, click: props.click });
-      setReady(true);
-    });
+    import("../plot").then(
+      ({ openPlot }) => {
+        if (!isHere || !host.current) return;
+        plot.current = openPlot(host.current, { times, series, unit, height, click: props.click });
+        setReady(true);
+      },
+      () => host.current?.append("The chart could not be loaded; its table is below."),
+    );
     return () => {
       isHere = false;
       plot.current?.close();

@@ -1,4 +1,7 @@
-/** The JSON editor: CodeMirror, loaded on use, in a shadow root where the content security policy allows its styles. */
+/** The JSON editor: CodeMirror, loaded on use, in a shadow root where the content security policy allows its styles.
+ *
+ * A text field is in its place if it cannot be loaded.
+ */
 
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { Editor, EditorProblem } from "../editor";
@@ -16,21 +19,25 @@ export function JsonEditor(props: {
   const host = useRef<HTMLDivElement>(null);
   const editor = useRef<Editor | undefined>(undefined);
   const [isReady, setReady] = useState(false);
+  const [isFailed, setFailed] = useState(false);
   const change = useRef(props.change);
   change.current = props.change;
   useEffect(() => {
     let isHere = true;
-    void import("../editor").then(({ openEditor }) => {
-      if (!isHere || !host.current) return;
-      editor.current = openEditor(
-        host.current,
-        props.text,
-        props.label,
-        (text) => change.current?.(text),
-        !props.change,
-      );
-      setReady(true);
-    });
+    import("../editor").then(
+      ({ openEditor }) => {
+        if (!isHere || !host.current) return;
+        editor.current = openEditor(
+          host.current,
+          props.text,
+          props.label,
+          (text) => change.current?.(text),
+          !props.change,
+        );
+        setReady(true);
+      },
+      () => setFailed(true),
+    );
     return () => {
       isHere = false;
       editor.current?.close();
@@ -41,6 +48,19 @@ export function JsonEditor(props: {
   const { problems } = props;
   useEffect(() => editor.current?.setProblems(problems ?? []), [problems, isReady]);
   const isBroken = problems?.some(({ pointer }) => pointer === undefined);
+  if (isFailed) {
+    return (
+      <textarea
+        id={props.id}
+        class={`in m ${isBroken ? "bad" : ""}`}
+        rows={12}
+        aria-label={props.label}
+        value={props.text}
+        onInput={(event) => props.change?.(event.currentTarget.value)}
+        onBlur={props.leave}
+      />
+    );
+  }
   return (
     <div
       id={props.id}

@@ -7,6 +7,7 @@ import { Empty, Failed, Loading } from "../components/Notice";
 import { route, setQuery } from "../router";
 import { workers } from "../state/live";
 import { RANGES, type Range, useMetrics } from "../state/metrics";
+import { theme } from "../state/preferences";
 import { can, catalogue, exampleCall } from "../state/session";
 
 export function Metrics() {
@@ -71,7 +72,7 @@ export function Metrics() {
           {metrics.t.length === 0 ? (
             <Empty command={exampleCall()}>No calls measured yet.</Empty>
           ) : (
-            <Charts key={range} metrics={metrics} isLarge operation={operation} worker={worker} />
+            <Charts key={range + theme.value} metrics={metrics} isLarge operation={operation} worker={worker} />
           )}
         </div>
       )}

@@ -12,6 +12,7 @@ import { age, count, duration } from "../format";
 import { route, setQuery } from "../router";
 import { loadWorkers, workers } from "../state/live";
 import { RANGES, type Range, useMetrics } from "../state/metrics";
+import { theme } from "../state/preferences";
 import { can, isLost, recoveries, session } from "../state/session";
 
 const REFRESH_MS = 2_000;
@@ -71,7 +72,7 @@ export function Workers() {
       ) : (
         <div class="virtual">
           <KeyFigures metrics={metrics} newest={newest} slots={slots || undefined} />
-          {metrics && metrics.t.length > 0 && <Charts key={range} metrics={metrics} />}
+          {metrics && metrics.t.length > 0 && <Charts key={range + theme.value} metrics={metrics} />}
           {all.length === 0 ? <Empty command="ops worker">No workers connected.</Empty> : <WorkerTable workers={all} />}
         </div>
       )}
