@@ -89,19 +89,22 @@ class SSEParser:
         """Return the event of a chunk that is exactly one event: an optional id and type, and one line of data."""
         id_, type_ = self.last_event_id, "message"
         line, _, rest = chunk.partition(b"\n")
-        name, _, value = line.partition(b": ")
-        if name == b"id" and _NUL not in value:
-            id_ = value.decode("utf-8", "replace")
-            line, _, rest = rest.partition(b"\n")
+        if not line.startswith(b"data:"):
             name, _, value = line.partition(b": ")
-        if name == b"event":
-            type_ = value.decode("utf-8", "replace") or type_
-            line, _, rest = rest.partition(b"\n")
-            name, _, value = line.partition(b": ")
-        if rest != b"\n" or not (name == b"data" or line.startswith(b"data:")):
+            if name == b"id" and _NUL not in value:
+                id_ = value.decode("utf-8", "replace")
+                line, _, rest = rest.partition(b"\n")
+                name, _, value = line.partition(b": ")
+            if name == b"event":
+                type_ = value.decode("utf-8", "replace") or type_
+                line, _, rest = rest.partition(b"\n")
+            if not line.startswith(b"data:"):
+                return None
+        if rest != b"\n":
             return None
         self.last_event_id = id_
-        return ServerSentEvent((value if name == b"data" else line[5:]).decode("utf-8", "replace"), type_, id_)
+        value = line[6:] if line.startswith(b"data: ") else line[5:]
+        return ServerSentEvent(value.decode("utf-8", "replace"), type_, id_)
 
     def _only_line(self, chunk: bytes) -> ServerSentEvent | None:
         """Return the event of a chunk that is exactly one event: one line of data, with carriage returns."""
@@ -123,7 +126,7 @@ class SSEParser:
         self._prefix: bytes | None = b""  # first bytes of the stream, until a byte order mark is ruled out
         self._may_continue = True  # whether the next chunk may start with the rest of a BOM or CRLF
         self._at_block_start = False  # whether the next chunk starts a block, without such a rest
-        self._partial_line = bytearray()  # unfinished line
+        self._partial_line: bytes | bytearray = b""  # unfinished line
         self._data: bytes | bytearray | None = None  # of the unfinished block, like the next four
         self._extra_lines: list[bytes] = []  # further lines of data
         self._type = "message"
@@ -165,20 +168,21 @@ class SSEParser:
         if self._partial_line:
             length += len(self._partial_line)
             lines[0] = b"".join((self._partial_line, lines[0]))
-            self._partial_line = bytearray()
         if length > self._safe_length and max(map(len, lines)) > self._safe_length:
             self._read_long(lines, events)
         else:
             self._read(lines, events)
-        if rest:
-            self._buffer_line(rest)
-        else:
-            self._at_block_start = not lines[-1] and not self._may_continue
+        if len(rest) > self._max_line:
+            _fail(_LONG_LINE.format(self._max_line))
+        self._partial_line = rest
+        self._at_block_start = not rest and not lines[-1] and not self._may_continue
 
     def _buffer_line(self, part: bytes) -> None:
-        """Buffer an unfinished line."""
+        """Add to the unfinished line, in a growing buffer."""
         if len(self._partial_line) + len(part) > self._max_line:
             _fail(_LONG_LINE.format(self._max_line))
+        if isinstance(self._partial_line, bytes):
+            self._partial_line = bytearray(self._partial_line)
         self._partial_line += part
         self._at_block_start = False
 
@@ -194,27 +198,28 @@ class SSEParser:
     def _read(self, lines: list[bytes], events: list[ServerSentEvent]) -> None:
         """Interpret lines: common ones inline, for speed, others in `_read_field`."""
         data, extra_lines = self._data, self._extra_lines
+        type_, id_, retry, last_id = self._type, self._id, self._retry, self.last_event_id
         for line in lines:
             if not line:
                 data = self._joined(data) if extra_lines and data is not None else data
-                self.last_event_id = self.last_event_id if self._id is None else self._id
+                self.last_event_id = last_id = last_id if id_ is None else id_
                 if data is not None:
-                    text = data.decode("utf-8", "replace")
-                    events.append(ServerSentEvent(text, self._type, self.last_event_id, self._retry))
+                    events.append(ServerSentEvent(data.decode("utf-8", "replace"), type_, last_id, retry))
                     data = None
-                self._type = "message"
-                self._id = self._retry = None
+                type_, id_, retry = "message", None, None
                 continue
             if line.startswith(b"data: "):
                 value = line[6:]
             elif line[0] != _D:
                 name, _, value = line.partition(b": ")
                 if name == b"event":
-                    self._type = value.decode("utf-8", "replace") or "message"
+                    type_ = value.decode("utf-8", "replace") or "message"
                 elif name == b"id" and _NUL not in value:
-                    self._id = value.decode("utf-8", "replace")
+                    id_ = value.decode("utf-8", "replace")
                 else:
+                    self._type, self._id, self._retry = type_, id_, retry
                     self._read_field(line)
+                    type_, id_, retry = self._type, self._id, self._retry
                 continue
             elif line.startswith(b"data:") or line == b"data":
                 value = line[5:]
@@ -225,6 +230,7 @@ class SSEParser:
             else:
                 extra_lines.append(value)
         self._data = self._joined(data) if extra_lines and data is not None else data
+        self._type, self._id, self._retry = type_, id_, retry
 
     def _read_field(self, line: bytes) -> None:
         """Interpret a line that `_read` does not handle inline: a rare field, or no space after the colon."""
