@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import OrderedDict
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import date
@@ -454,3 +455,22 @@ async def test_a_failing_type_leaves_refused_input_to_the_schema() -> None:
     with pytest.raises(CallError, match="/age") as caught:
         await OperationRegistry([take]).execute(take, {"age": "x", "odd": "y"})
     assert caught.value.code is ErrorCode.VALIDATION_ERROR
+
+
+async def test_a_declared_class_that_is_a_mapping_can_be_an_envelope() -> None:
+    @operation(id="shop.reply", type="query")
+    async def reply() -> OrderedDict:  # type: ignore[type-arg]
+        return OrderedDict(http_envelope({"sku": "tea"}, status_code=201).to_dict())
+
+    envelope = await OperationRegistry([reply]).execute("shop.reply")
+    assert (envelope.data, envelope.meta.source) == ({"sku": "tea"}, "http")
+
+
+async def test_a_function_may_return_an_envelope_of_its_declared_class() -> None:
+    @operation(id="shop.item", type="query")
+    async def item() -> Item:
+        found: Any = http_envelope(Item("tea", 2.5, date(2026, 1, 31)), status_code=203)
+        return found  # type: ignore[no-any-return]
+
+    envelope = await OperationRegistry([item]).execute("shop.item")
+    assert (envelope.data["sku"], envelope.meta.source) == ("tea", "http")

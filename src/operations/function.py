@@ -22,7 +22,7 @@ import msgspec
 
 from operations.context import OperationContext
 from operations.docstrings import read_docstring
-from operations.envelope import Event, ResponseEnvelope
+from operations.envelope import Event, ResponseEnvelope, may_be_envelope
 from operations.errors import CallError, ErrorCode
 from operations.schema import (
     UNKNOWN,
@@ -205,10 +205,6 @@ def make_operation(
         **declared,
     )
     call = _FunctionCall(function, signature, spec.id)
-    # A handler may return other types than its declared one, even if that needs no conversion.
-    output = (
-        {} if signature.output is None else {"dump": signature.output.dump or jsonable, "load": signature.output.load}
-    )
     return FunctionOperation(
         spec=spec,
         extra_problems=call.extra_problems if signature.record.converts else None,
@@ -218,8 +214,19 @@ def make_operation(
         stream=call.run if signature.streams else None,
         threaded=not (signature.streams or inline or inspect.iscoroutinefunction(function)),
         wants_context=bool(signature.contexts),
-        **output,
+        **({} if signature.output is None else _result_options(signature.output)),
     )
+
+
+def _result_options(output: TypeCodec[Any]) -> dict[str, Any]:
+    """Return the parts of an Operation that convert results of a declared type."""
+    declared = output.type
+    return {
+        # A handler may return other types than its declared one, even if that needs no conversion.
+        "dump": output.dump or jsonable,
+        "load": output.load,
+        "result_class": declared if isinstance(declared, type) and not may_be_envelope(declared) else None,
+    }
 
 
 class _FunctionCall:

@@ -31,6 +31,8 @@ from operations.wire import PLAIN
 _log = logging.getLogger("operations")
 _MAX_PATHS = 20
 Normalised = Callable[[OperationSpec, Any, Any, Sequence[Problem]], None]
+_NO_ENVELOPE = PLAIN | {float, list}
+"""Types of most results; whether another type is a mapping takes longer to find out."""
 _INDEX = r"/\d+(?=/|$)"
 
 
@@ -143,7 +145,10 @@ def finish(operation: Operation[Any], policy: Policy, result: Any, mismatches: M
     kind = type(result)
     if kind is Event:
         return _finish_event(operation, policy, result, mismatches)
-    may_be = "meta" in result if kind is dict else kind not in PLAIN and may_be_envelope(result.__class__)
+    if kind is dict:
+        may_be = "meta" in result
+    else:
+        may_be = kind not in _NO_ENVELOPE and kind is not operation.result_class and may_be_envelope(result.__class__)
     envelope = detect_envelope(result) if may_be else None
     data = result if envelope is None else envelope.data
     dump = operation.dump

@@ -138,7 +138,9 @@ class OperationRegistry(OperationCatalogue):
         `timeout` is in seconds; if the context has a deadline too, the earlier one counts. The default of
         `raise_on_error` is the registry's setting.
         """
-        registered = self._resolve(operation)
+        registered = self.operations.get(operation) if isinstance(operation, str) else None
+        if registered is None:  # an Operation, or an id that is not registered
+            registered = self._resolve(operation)
         if context is not None or timeout is not None:
             context = limit_context(context, timeout)
         if context is None or context.deadline is None:

@@ -192,6 +192,8 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
     """Splits files from an input; None if inputs are plain data, the usual case."""
     origin: object = None
     """The transport that the operation was imported from: the operation is not served there again."""
+    result_class: type | None = None
+    """The declared class of results, if its instances cannot be envelopes: the pipeline does not look for one."""
     wants_context: bool = True
     """Whether the handler uses the request id or the env of its context; if not, they are not created."""
 
