@@ -140,3 +140,26 @@ def test_invalid_options_are_reported(addresses: dict[str, str], project: Projec
     assert "127.0.0.1:" in done.err
     assert "heartbeat is 0: expected a number of seconds" in done.err
     assert SECRET not in done.err
+
+
+def test_a_transport_of_another_package_is_found_by_its_scheme(addresses: dict[str, str], project: Project) -> None:
+    nats_url, token = addresses["nats"].splitlines()
+    on_bus(project, f"{nats_url.replace('nats:', 'pigeon:')}\n{token}")
+    project.write("packages/pigeon-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: pigeon\nVersion: 1.0\n")
+    project.write(
+        "packages/pigeon-1.0.dist-info/entry_points.txt", "[operations.transports]\npigeon = pigeon:connect\n"
+    )
+    project.write(
+        "packages/pigeon.py",
+        "from operations.pubsub import nats\n"
+        "def connect(url, **options):\n"
+        "    return nats.connect(url.replace('pigeon:', 'nats:'), **options)\n",
+    )
+    unknown = project.run("ls", "--url", "bus")
+    assert unknown.code == 2
+    assert "unknown scheme 'pigeon'" in unknown.err
+    project.environment["PYTHONPATH"] = str(project.directory / "packages")
+    with running(project, "worker", said="serving 11 operations"):
+        called = project.run("call", "shop.quote", "item=tea", "count=2", "--url", "bus")
+        assert called.code == 0, called.err
+        assert called.data["total"] == 5.0

@@ -16,6 +16,7 @@ from operations.cli.failures import CommandError
 from operations.config.settings import Config, JWTSettings, SigningSettings, TransportSettings
 from operations.identity import JWTTokens
 from operations.pubsub import check_address
+from operations.pubsub import connect as connect_any
 
 _EXTRAS = {
     **dict.fromkeys(("redis", "redis+cluster", "redis+sentinel", "unix"), "redis"),
@@ -71,26 +72,29 @@ def shown_url(settings: TransportSettings) -> str:
 
 
 def open_transport(settings: TransportSettings, args: ParsedArguments) -> AbstractAsyncContextManager[Any]:
-    """Return the transport, to be entered; raise `CommandError` for an unknown scheme.
+    """Return the transport, to be entered; raise an error for an unknown scheme.
 
-    Hubs and NATS receive the token. Redis receives it as the password if its URL has none. It never receives the
-    token of the environment, which is for a hub: Redis without a password rejects any password.
+    Hubs and NATS receive the token. Redis receives it as the password if its URL has none. Redis and transports of
+    other packages never receive the token of the environment, which is for a hub: Redis without a password rejects any
+    password.
     """
     url = settings.url
     kind = url.partition(":")[0].lower()
     token = _token_from(args, settings)
-    if kind not in _EXTRAS:
-        raise CommandError(f"{shown_url(settings)!r} is not a transport URL", f"expected {TRANSPORT_URLS}")
+    if kind == "memory":
+        raise CommandError(f"{shown_url(settings)!r} is within one process", f"expected {TRANSPORT_URLS}")
+    extra = _EXTRAS.get(kind, "")
     try:
-        connect = _opener(_EXTRAS[kind])
+        connect = _opener(extra)
     except ImportError as error:
-        raise _explain(error, _EXTRAS[kind]) from None
+        raise _explain(error, extra) from None
     options = dict(settings.options)
-    if _EXTRAS[kind] == "ws":
+    is_named = bool(args.token_file or settings.token)
+    if extra == "ws":
         options = {"token": token, **options}
-    elif token is not None and _EXTRAS[kind] == "nats":
+    elif token is not None and (extra == "nats" or (not extra and is_named)):
         options = {"token": token(), **options}
-    elif token is not None and (args.token_file or settings.token):
+    elif token is not None and is_named:
         url = _with_password(url, token())
     try:
         opened: AbstractAsyncContextManager[Any] = connect(url, **options)
@@ -100,7 +104,12 @@ def open_transport(settings: TransportSettings, args: ParsedArguments) -> Abstra
 
 
 def _opener(extra: str) -> Callable[..., AbstractAsyncContextManager[Any]]:
-    """Return the connect function of a scheme, without searching the installed packages as `pubsub.connect` does."""
+    """Return the connect function of an extra; without an extra, that of the schemes of other packages.
+
+    `pubsub.connect` would find all of them, but searches the installed packages for the scheme of a hub.
+    """
+    if not extra:
+        return connect_any
     if extra == "ws":
         from operations.calls.hub.spoke import Spoke
 
