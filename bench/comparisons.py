@@ -2,7 +2,7 @@
 
 Each benchmark saves its comparisons in `bench/results/comparisons.json`, by Python version.
 `python -m bench.comparisons` lists those that miss their target. With `--publish` it copies all of them to
-`docs/benchmarks.json`, the source of the table and the picture in the documentation.
+`docs/benchmarks.json`, and draws the table and the picture of the documentation from that file.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Literal
 KEPT = Path(__file__).parent / "results" / "comparisons.json"
 PUBLISHED = Path(__file__).parents[1] / "docs" / "benchmarks.json"
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 BEGIN, END = "<!-- begin: python -m bench.comparisons --publish -->", "<!-- end -->"
 
 Kind = Literal["time", "faster", "rate", "bytes", "seconds"]
@@ -164,16 +165,25 @@ def page_with(page: str, results: Results) -> str:
     return f"{before}{BEGIN}\n\n{table(results)}\n\n{END}{after}"
 
 
+def publish(results: Results, path: Path = PUBLISHED, page: Path = PAGE, pictures: Path = PICTURES) -> None:
+    """Add results to the published ones, and write the table and the picture of the documentation."""
+    from bench.pictures.benchmarks import draw_all  # it draws comparisons
+
+    published = read(path)
+    for python, benchmarks in results.items():
+        published.setdefault(python, {}).update(benchmarks)
+    write(published, path)
+    page.write_text(page_with(page.read_text(), published))
+    for name, picture in draw_all(published).items():
+        (pictures / name).write_text(picture)
+
+
 def main() -> None:
     """List the figures that miss their target; publish all with `--publish`."""
     results = read(KEPT)
     if "--publish" in sys.argv[1:]:
-        published = read(PUBLISHED)
-        for python, benchmarks in results.items():
-            published.setdefault(python, {}).update(benchmarks)
-        write(published, PUBLISHED)
-        PAGE.write_text(page_with(PAGE.read_text(), read(PUBLISHED)))
-        print(f"{PUBLISHED.name} and {PAGE.name} written; draw the picture with `python -m bench.pictures`")
+        publish(results)
+        print(f"{PUBLISHED.name}, {PAGE.name} and the picture written")
     count = sum(len(rows) for benchmarks in results.values() for rows in benchmarks.values())
     short = list(list_short(results))
     print(f"\n{len(short)} of {count} figures miss their target", *short, sep="\n  ")

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import math
 
-from bench.comparisons import PUBLISHED, Comparison, number, read
+from bench.comparisons import PUBLISHED, Comparison, Results, number, read
 from bench.pictures.drawing import DARK, LIGHT, Drawing, Theme
 
 
-def figures() -> list[Comparison]:
-    """Return the published comparisons with other libraries: latest Python first, greatest first."""
+def figures(results: Results) -> list[Comparison]:
+    """Return the comparisons with other libraries: latest Python first, greatest first."""
     found: dict[tuple[str, str], Comparison] = {}
-    for _, benchmarks in sorted(read(PUBLISHED).items(), reverse=True):
+    for _, benchmarks in sorted(results.items(), reverse=True):
         for each in (each for rows in benchmarks.values() for each in rows if each.kind == "faster"):
             found.setdefault((each.work, each.against), each)
     return sorted(found.values(), key=lambda each: -each.value)
 
 
-def draw(theme: Theme) -> Drawing:
+def draw(results: Results, theme: Theme) -> Drawing:
     """Draw bars on a logarithmic scale from 1 (equally fast)."""
-    rows = figures()
+    rows = figures(results)
     picture = Drawing(860, 74 + 34 * len(rows), theme, "Time of others, as a multiple of ours")
     picture.text(20, 30, "Time of others, as a multiple of ours", bold=True, anchor="start")
     picture.text(840, 30, "logarithmic; 1 is as fast", size=12, colour=theme.faint, anchor="end")
@@ -33,6 +33,11 @@ def draw(theme: Theme) -> Drawing:
     return picture
 
 
-def pictures() -> dict[str, str]:
+def draw_all(results: Results) -> dict[str, str]:
     """Return the picture in both themes, by file name."""
-    return {f"benchmarks-{theme.name}.svg": draw(theme).svg() for theme in (LIGHT, DARK)}
+    return {f"benchmarks-{theme.name}.svg": draw(results, theme).svg() for theme in (LIGHT, DARK)}
+
+
+def pictures() -> dict[str, str]:
+    """Return the picture of the published results in both themes, by file name."""
+    return draw_all(read(PUBLISHED))

@@ -2,7 +2,19 @@
 
 from pathlib import Path
 
-from bench.comparisons import PAGE, PUBLISHED, Comparison, keep, list_short, page_with, read, version
+from bench.comparisons import (
+    BEGIN,
+    END,
+    PAGE,
+    PUBLISHED,
+    Comparison,
+    keep,
+    list_short,
+    page_with,
+    publish,
+    read,
+    version,
+)
 
 SLOW = Comparison("Work", "a peer", "time", 3.0, at_most=2)
 FAST = Comparison("Work", "another peer", "faster", 30.0, at_least=20)
@@ -24,3 +36,15 @@ def test_a_benchmark_replaces_its_own_figures_alone(tmp_path: Path) -> None:
     keep("bench.two", [FAST], path)
     keep("bench.one", [FAST], path)
     assert read(path) == {version(): {"bench.one": [FAST], "bench.two": [FAST]}}
+
+
+def test_publishing_writes_results_table_and_picture(tmp_path: Path) -> None:
+    published, page = tmp_path / "benchmarks.json", tmp_path / "benchmarks.md"
+    page.write_text(f"Before\n{BEGIN}\n{END}\nAfter\n")
+    publish({"3.11": {"bench.one": [SLOW]}}, published, page, tmp_path)
+    publish({"3.13": {"bench.two": [FAST]}}, published, page, tmp_path)
+    assert read(published) == {"3.11": {"bench.one": [SLOW]}, "3.13": {"bench.two": [FAST]}}
+    assert "| Work | a peer | **3.00 times its time** | not measured | at most 2 | `bench.one` |" in page.read_text()
+    assert page.read_text().endswith("After\n")
+    for theme in ("light", "dark"):
+        assert "another peer" in (tmp_path / f"benchmarks-{theme}.svg").read_text()
