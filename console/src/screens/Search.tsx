@@ -4,6 +4,7 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { to } from "../addresses";
 import { api } from "../api/client";
 import type { CatalogueEntry } from "../api/types";
+import { shellWord } from "../code";
 import { Icon } from "../components/Icon";
 import { Menu } from "../components/Menu";
 import { Empty, Failed, Loading } from "../components/Notice";
@@ -172,7 +173,12 @@ export function Search() {
 }
 
 function Nothing(props: { query: string }) {
-  if (props.query.trim()) return <Empty>No operation matches “{props.query}”. Try fewer words.</Empty>;
+  if (props.query.trim())
+    return (
+      <Empty command={`ops search ${shellWord(props.query)}`}>
+        No operation matches “{props.query}”. Try fewer words.
+      </Empty>
+    );
   return (
     <Empty command="ops add openapi NAME URL">
       There are no operations that you may call. Add a source, or sign in with another token.

@@ -81,6 +81,7 @@ export function ChecksControl(props: ControlProps & { options: Json[] }) {
       aria-label={props.name}
       aria-describedby={props.describedBy}
       tabIndex={-1}
+      onFocusOut={() => form.touch(pointerOf(path))}
     >
       {options.map((option, index) => (
         <label class="check" key={index}>

@@ -93,8 +93,9 @@ export function BooleanControl(props: ControlProps & { three: boolean }) {
   if (props.three) {
     const choose = (id: string) => (id === "unset" ? form.remove(path) : form.set(path, id === "true"));
     const now = value === true ? "true" : value === false ? "false" : "unset";
+    const group = { ...described(props), onFocusOut: () => form.touch(pointerOf(path)) };
     const choices = ["unset", "true", "false"].map((id) => ({ id, label: id }));
-    return <Segmented label={props.name} choices={choices} value={now} choose={choose} field={described(props)} />;
+    return <Segmented label={props.name} choices={choices} value={now} choose={choose} field={group} />;
   }
   return (
     <label class="check">
@@ -126,7 +127,7 @@ export function EnumControl(props: ControlProps & { control: Extract<Control, { 
         choices={choices}
         value={at < 0 ? undefined : String(at)}
         choose={choose}
-        field={described(props)}
+        field={{ ...described(props), onFocusOut: () => form.touch(pointerOf(path)) }}
       />
     );
   }
