@@ -12,6 +12,7 @@ from hypothesis import given
 from operations import CallError
 from operations.schema import from_schema
 from operations.schema.checking.costs import AFFORDABLE, Costs
+from operations.schema.dialects.traversal import BEYOND
 from tests.schema.hostile import CHAINS, NAMES, chain
 from tests.schema.strategies import DOCUMENTS
 
@@ -67,7 +68,10 @@ def test_looks_at_one_place(document: Any, looks: int) -> None:
 def test_the_limit_is_never_below_the_estimate(document: Any) -> None:
     converted = from_schema(document).document
     costs = Costs(converted)
-    assert costs._limits["#"] >= costs.of(converted)
+    assert costs._bounds["#"].visits >= costs.of(converted)
+    explained = Costs(converted, explained=True)
+    explained._estimate_all()
+    assert explained._bounds["#"].visits >= min(max(explained._schemas.values(), default=0), BEYOND)
 
 
 def test_members_of_many_types_do_not_add_up() -> None:

@@ -58,6 +58,7 @@ RECURSIVE = {"$ref": "#/$defs/n", "$defs": {"n": account({"p": PASSWORD, "c": {"
         pytest.param(account({"c": account({"p": PASSWORD})}), {"c": SECRET}, id="text for an object"),
         pytest.param(account({"c": account({"p": PASSWORD})}), {"c": [SECRET]}, id="array for an object"),
         pytest.param(account({"p": PASSWORD}, additionalProperties=False), {"passwrd": SECRET}, id="misspelt"),
+        pytest.param(account({"$defs": PASSWORD}), {"$defs": SECRET}, id="named like a keyword"),
         pytest.param(account({"p": PASSWORD}, minProperties=3), {"passwrd": SECRET}, id="misspelt and shown whole"),
     ],
 )

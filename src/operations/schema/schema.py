@@ -184,8 +184,10 @@ class Schema:
     @cached_attribute
     def _explainer(self) -> Explainer:
         from operations.schema.checking.explaining import Explainer
+        from operations.schema.checking.secrets import Secrets
 
-        return Explainer(self.document, lambda: self._validator, self._limit, self._scoring, lambda: self._strategy)
+        secrets = Secrets(self.document, self._conversion.shared)
+        return Explainer(secrets, lambda: self._validator, self._limit, self._scoring, lambda: self._strategy)
 
     @cached_attribute
     def _strategy(self) -> Strategy:
@@ -196,8 +198,10 @@ class Schema:
         from operations.schema.checking.outline import outline_of
 
         document, exact, affordable = self.document, self._conversion.exact, self._affordable
-        outline = outline_of(document) if exact and affordable else None
-        if affordable and Costs(document, explained=True, outlined=outline is not None).explainable:
+        shared = self._conversion.shared
+        outline = outline_of(document, shared) if exact and affordable else None
+        outlined = outline is not None
+        if affordable and Costs(document, explained=True, outlined=outlined, definitions=shared).explainable:
             return Strategy(outline)
         return Strategy(diagnosis=Diagnosis(self._evaluator), refused=not (exact or affordable))
 
@@ -230,7 +234,9 @@ class Schema:
             casts = plain
         elif not self.is_unknown and (self._caster.knows_normal or self._validator is not None):
             casts = self._caster.entry_points()
-            if self._compares_items:
+            closed = self._caster.closed_form
+            # A closed form that does not reject everything has every assertion of the schema.
+            if (self._native_form if closed.schema is False else closed).compares_items:
                 casts = _unless_shared(casts[0], self._uncasts[0]), _unless_shared(casts[1], self._uncasts[1])
         self.__dict__.update(normalise=casts[0], cast=casts[1])
         return casts

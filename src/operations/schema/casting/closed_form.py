@@ -7,7 +7,7 @@ cannot express exactly what casting would do, it rejects, and the slower stages 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -20,7 +20,8 @@ _IN_PLACE = ("$ref", "allOf", "anyOf", "oneOf", "if", "dependentSchemas")
 _CHILD = ("additionalProperties", "unevaluatedProperties", "items", "unevaluatedItems")
 _UNTOUCHED = ("not", "if", "contains", "propertyNames")
 _NAMING = frozenset({"properties", "patternProperties", "prefixItems"})
-_MATTERING = _NAMING | {"default"}
+_DEFAULT = frozenset({"default"})
+_MATTERING = _NAMING | _DEFAULT
 _UNCLOSABLE = {"not": {"type": "object"}}
 
 
@@ -45,7 +46,7 @@ class Closer:
         self._sources = shared or definitions_of(nodes.document)
         self._targets: set[str] = set()
         self._mattering = _Reach(self._sources, _MATTERING, _matters)
-        self._defaulting = _Reach(self._sources, {"default"}, _defaults)
+        self._defaulting = _Reach(self._sources, _DEFAULT, _defaults)
 
     def form(self, schema: dict[str, Any] | bool | None = None) -> ClosedForm:
         """Return the closed form of the document or of one schema in it."""
@@ -75,7 +76,7 @@ class Closer:
         return source.forms.get(form) or source.forms.setdefault(form, self._written(source.schema, form))
 
     def _reference(self, pointer: str, form: str) -> dict[str, Any]:
-        if form != "open" and pointer not in self._mattering.definitions:
+        if form != "open" and not self._mattering.reached_from(pointer):
             form = "open"
         target = f"#/$defs/{form}:{pointer[8:]}"
         self._targets.add(target)
@@ -123,12 +124,14 @@ class Closer:
     def _closed_union(self, schema: dict[str, Any], node: Node, keyword: str, kept: str) -> dict[str, Any]:
         alone = not set(schema) - ANNOTATIONS - {"type", keyword} and not isinstance(node.default, dict)
         branches: list[Any] = []
-        earlier: list[Any] = []
-        for branch, chosen in zip(schema[keyword], node.branches, strict=True):
+        for branch, chosen in reversed(list(zip(schema[keyword], node.branches, strict=True))):
             form = self._branch(branch, chosen, alone, kept)
-            branches.append({"allOf": [form, *({"not": other} for other in earlier)]} if earlier else form)
-            if not kept and self._has_default(branch):
-                earlier.append(self._branch(branch, chosen, alone, "-kept"))
+            if branches and not kept and self._has_default(branch):
+                # A value that lacks only defaults of this branch is cast to it, not to a later one.
+                without = self._branch(branch, chosen, alone, "-kept")
+                branches = [{"if": without, "then": form, "else": {"anyOf": branches}}]
+            else:
+                branches = [form, *branches]
         out = self._inner_keywords(schema, kept, besides=keyword)
         out["anyOf"] = branches
         if keyword == "oneOf" and not _disjoint([self._nodes.node([branch]) for branch in schema[keyword]]):
@@ -223,22 +226,34 @@ class _Reach:
     """
 
     def __init__(
-        self, definitions: Mapping[str, Definition], keywords: Collection[str], predicate: Callable[[Any], bool]
+        self, definitions: Mapping[str, Definition], keywords: frozenset[str], predicate: Callable[[Any], bool]
     ) -> None:
+        self._definitions = definitions
+        self._keywords = keywords
         self._predicate = predicate
         self._known: dict[int, bool] = {}
-        self.definitions: set[str] = set()
-        """Pointers of the definitions that may reach a schema for which the predicate holds."""
+        fresh = [pointer for pointer, definition in definitions.items() if keywords not in definition.reaches]
         users: dict[str, list[str]] = {}
-        for pointer, definition in definitions.items():
+        found = []
+        for pointer in fresh:
+            definition = definitions[pointer]
             for target in definition.targets:
                 users.setdefault(target, []).append(pointer)
-        found = [pointer for pointer, definition in definitions.items() if not definition.keywords.isdisjoint(keywords)]
+            if not definition.keywords.isdisjoint(keywords) or any(map(self.reached_from, definition.targets)):
+                found.append(pointer)
+        reached: set[str] = set()
         while found:
             pointer = found.pop()
-            if pointer not in self.definitions:
-                self.definitions.add(pointer)
+            if pointer not in reached:
+                reached.add(pointer)
                 found += users.get(pointer, ())
+        for pointer in fresh:
+            definitions[pointer].reaches[keywords] = pointer in reached
+
+    def reached_from(self, pointer: str) -> bool:
+        """Whether a definition may reach a schema for which the predicate holds."""
+        definition = self._definitions.get(pointer)
+        return definition is not None and definition.reaches.get(self._keywords, False)
 
     def reaches(self, schema: Any) -> bool:
         """Whether the predicate holds for a schema of the document, or for one that it contains or refers to."""
@@ -248,7 +263,7 @@ class _Reach:
         if known is None:
             known = self._known[id(schema)] = (
                 self._predicate(schema)
-                or schema.get("$ref") in self.definitions
+                or ("$ref" in schema and self.reached_from(schema["$ref"]))
                 or any(self.reaches(child) for child in schemas_below(schema, definitions=False))
             )
         return known

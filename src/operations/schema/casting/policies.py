@@ -14,7 +14,7 @@ from operations.schema.casting.closed_form import ClosedForm, Closer
 from operations.schema.casting.nodes import Node, Nodes
 from operations.schema.casting.repair import Repair
 from operations.schema.casting.scoring import Scores
-from operations.schema.checking.compiling import compiled
+from operations.schema.checking.compiling import compiled, compiled_form
 from operations.schema.checking.costs import Costs
 from operations.schema.checking.explaining import Explainer
 from operations.schema.checking.messages import show
@@ -23,7 +23,7 @@ from operations.schema.checking.unrolling import compiled_shallow
 from operations.schema.checking.values import has_few_parts, is_small, pointer, too_deep, too_shared
 from operations.schema.dialects.keywords import ANNOTATIONS
 from operations.schema.dialects.literals import same
-from operations.schema.dialects.traversal import Definition
+from operations.schema.dialects.traversal import Definition, NativeForm, native_form
 from operations.schema.problems import Problem, format_value_errors, problems_as_details
 
 _ROUNDS = 4
@@ -214,8 +214,13 @@ class Caster:
     @cached_attribute
     def _is_normal(self) -> Callable[[Any], bool]:
         """Whether a value of bounded depth is valid and already normal."""
-        closed = compiled(*self._closed)
+        closed = compiled_form(self.closed_form)
         return closed.is_valid if closed is not None else _never
+
+    @cached_attribute
+    def closed_form(self) -> NativeForm:
+        """The closed form for the native engine."""
+        return native_form(*self._closed)
 
     @cached_attribute
     def _is_normal_any_depth(self) -> Callable[[Any], bool]:

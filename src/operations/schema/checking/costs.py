@@ -9,10 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from operations.schema.checking.secrets import target_of
-from operations.schema.dialects.traversal import APPLYING, BEYOND, UNEVALUATED, Definition, Nesting, nesting_of
+from operations.schema.dialects.traversal import (
+    APPLYING,
+    BEYOND,
+    UNEVALUATED,
+    Bounds,
+    Definition,
+    Nesting,
+    nesting_of,
+)
 
 AFFORDABLE = 4096
 """Maximum visits of one path for the native engine; beyond it, evaluating step by step is as fast."""
@@ -28,6 +36,7 @@ _VERDICT_ONLY = ("anyOf", "oneOf", "not", "if")
 """Keywords for which an outline, or the native engine, only decides validity and lists no errors."""
 
 _OTHERS = ("additionalProperties", "items", "propertyNames", "contains", *UNEVALUATED)
+_UNBOUNDED: Final = Bounds(0, BEYOND)
 _Key = str | int
 
 
@@ -89,7 +98,11 @@ class _Pass(NamedTuple):
 
 
 class Costs:
-    """The cost of one converted document and of each schema in it."""
+    """The cost of one converted document and of each schema in it.
+
+    `definitions` are those of the document by pointer, if other documents share them. What the first of these documents
+    finds about a definition, the definition keeps.
+    """
 
     def __init__(
         self,
@@ -104,11 +117,9 @@ class Costs:
         self._outlined = outlined
         self._known: dict[str, _Visits] = {}
         self._schemas: dict[int, int] = {}
-        self._heights: dict[str, int] = {}
-        self._limits: dict[str, int] = {}
+        self._bounds: dict[str, Bounds] = {}
         self._definitions = definitions
-        self._groups = list(_components(document, definitions))
-        for group in self._groups:
+        for group in _components(document, definitions, measured=True):
             self._measure(group)
 
     def of(self, schema: Any) -> int:
@@ -124,14 +135,16 @@ class Costs:
     def affords(self, schema: Any) -> bool:
         """Whether the native engine may be called for any value of one schema of the document."""
         root = schema is self._document
-        height = self._heights["#"] if root else self._height(nesting_of(schema))
-        if root and self._limits["#"] <= AFFORDABLE:  # fast path: most schemas are small
+        height = self._bounds["#"].height if root else self._height(nesting_of(schema))
+        if root and self._bounds["#"].visits <= AFFORDABLE:  # fast path: most schemas are small
             return height <= _MAX_HEIGHT
         return height <= _MAX_HEIGHT and self.of(schema) <= max(AFFORDABLE, len(self._schemas))
 
     @property
     def explainable(self) -> bool:
         """Whether the native engine may list the errors of any value."""
+        if self._bounds["#"].visits <= EXPLAINABLE:  # fast path: most schemas are small
+            return True
         self._estimate_all()
         return max(self._schemas.values(), default=0) <= max(EXPLAINABLE, len(self._schemas))
 
@@ -140,18 +153,19 @@ class Costs:
         height = max(self._height(references) for references in group.values())
         if len(group) > 1:
             height += sum(references.depth for references in group.values()) // _CYCLE_SHARE
-        self._heights.update(dict.fromkeys(group, height))
         for pointer in group:
-            self._limits[pointer] = self._limit(pointer)
+            bounds = Bounds(height, self._max_of(target_of(pointer, self._document)))
+            shared = self._definitions.get(pointer)
+            if shared is None:
+                self._bounds[pointer] = bounds
+            else:
+                shared.bounds = bounds
 
-    def _limit(self, pointer: str) -> int:
-        """Return an upper limit of the visits of one path by a definition, high if it refers to itself."""
+    def _bounds_of(self, pointer: str) -> Bounds:
+        """Return the bounds of a definition; too many visits if it is part of the same cycle."""
         shared = self._definitions.get(pointer)
-        if shared is None:
-            return self._max_of(target_of(pointer, self._document))
-        if shared.max_visits is None:
-            shared.max_visits = self._max_of(shared.schema)
-        return shared.max_visits
+        known = self._bounds.get(pointer) if shared is None else shared.bounds
+        return known or _UNBOUNDED
 
     def _max_of(self, schema: Any) -> int:
         """Return an upper limit of the visits of one path; visits to different properties are not distinguished."""
@@ -159,7 +173,7 @@ class Costs:
             return 1
         if APPLYING.isdisjoint(schema):  # fast path: a type and a description
             return 1
-        in_place = self._limits.get(schema["$ref"], BEYOND) if "$ref" in schema else 0
+        in_place = self._bounds_of(schema["$ref"]).visits if "$ref" in schema else 0
         for _, child in _in_place(schema):
             in_place += self._max_of(child)
         named = 1
@@ -176,12 +190,13 @@ class Costs:
 
     def _height(self, references: Nesting) -> int:
         return max(
-            [references.depth, *(depth + self._heights.get(name, 0) for name, depth in references.targets.items())]
+            [references.depth, *(depth + self._bounds_of(name).height for name, depth in references.targets.items())]
         )
 
     def _estimate_all(self) -> None:
-        while self._groups:
-            self._estimate(self._groups.pop(0))
+        if not self._known:
+            for group in _components(self._document, self._definitions):
+                self._estimate(group)
 
     def _estimate(self, group: dict[str, Nesting]) -> None:
         """Estimate the cost of definitions that refer to each other, or of a single definition."""
@@ -273,8 +288,14 @@ def _in_place(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         yield "dependentSchemas", child
 
 
-def _components(document: Any, definitions: Mapping[str, Definition]) -> Iterator[dict[str, Nesting]]:
-    """Yield groups of definitions that refer to each other, dependencies first (Tarjan's algorithm)."""
+def _components(
+    document: Any, definitions: Mapping[str, Definition], *, measured: bool = False
+) -> Iterator[dict[str, Nesting]]:
+    """Yield groups of definitions that refer to each other, dependencies first (Tarjan's algorithm).
+
+    With `measured`, those whose bounds are known are left out.
+    """
+    known = {pointer for pointer, shared in definitions.items() if shared.bounds} if measured else ()
     reached_definitions: dict[str, Nesting] = {}
     order: dict[str, int] = {}
     low: dict[str, int] = {}
@@ -303,7 +324,7 @@ def _components(document: Any, definitions: Mapping[str, Definition]) -> Iterato
                     last = opened.popitem()[0]
                     group[last] = reached_definitions[last]
                 yield group
-        elif target not in order:
+        elif target not in order and target not in known:
             enter(target)
         elif target in opened:
             low[pointer] = min(low[pointer], order[target])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import jsonschema_rs
@@ -41,13 +40,13 @@ class Explainer:
 
     def __init__(
         self,
-        document: dict[str, Any] | bool,
+        secrets: Secrets,
         validator: Callable[[], jsonschema_rs.Validator | None],
         limit: int | None,
         scoring: Scoring,
         strategy: Callable[[], Strategy],
     ) -> None:
-        self._document = document
+        self._secrets = secrets
         self._compile = validator
         self._limit = limit
         self._scoring = scoring
@@ -56,10 +55,6 @@ class Explainer:
     @property
     def _validator(self) -> jsonschema_rs.Validator | None:
         return self._compile()
-
-    @cached_property
-    def _secrets(self) -> Secrets:
-        return Secrets(self._document)
 
     def check_foreign(self, value: Any) -> bool:
         """Check a value that the native engine cannot read: bytes count as strings, other objects are invalid."""

@@ -6,8 +6,9 @@ the requested branches are explained.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jsonschema_rs
@@ -16,11 +17,12 @@ from operations.schema.checking.compiling import compiled_reference
 from operations.schema.dialects.keywords import SCHEMA, SCHEMA_LISTS, SCHEMA_MAPS
 from operations.schema.dialects.literals import fragment
 from operations.schema.dialects.patterns import weakest_engine
-from operations.schema.dialects.traversal import UNEVALUATED, native_form
+from operations.schema.dialects.traversal import UNEVALUATED, Definition, definitions_of, native_form
 
 _ADDRESS = "urn:operations:outline"
 _MARK = "!union"
 _MAX_LOCATED = 256
+_UNIONS = frozenset({"anyOf", "oneOf"})
 
 
 class Union(NamedTuple):
@@ -34,10 +36,12 @@ class Union(NamedTuple):
 class Outline:
     """The outline of one converted document, and the validators of its parts."""
 
-    def __init__(self, document: dict[str, Any]) -> None:
+    def __init__(self, document: dict[str, Any], definitions: Mapping[str, Definition]) -> None:
         self._original = document
-        self._document = _outlined(document)
-        form = native_form(self._document)
+        outlined = {pointer: _outlined_definition(definition) for pointer, definition in definitions.items()}
+        self._document = _outlined({key: value for key, value in document.items() if key != "$defs"})
+        self._document["$defs"] = {pointer[8:]: definition.schema for pointer, definition in outlined.items()}
+        form = native_form(self._document, outlined)
         self._registry = jsonschema_rs.Registry([(_ADDRESS, form.schema)])
         self._engine = weakest_engine(form.patterns)
         self._validators: dict[str, jsonschema_rs.Validator | None] = {}
@@ -76,23 +80,25 @@ class Outline:
         return found, None
 
 
-def outline_of(document: Any) -> Outline | None:
-    """Return the outline of a document with unions; None if the outline would accept other values."""
-    seen_union = False
-    pending = [document]
-    while pending:
-        node = pending.pop()
-        if isinstance(node, dict):
-            if any(keyword in node for keyword in UNEVALUATED):
-                return None
-            seen_union = seen_union or "anyOf" in node or "oneOf" in node
-            pending += node.values()
-        elif isinstance(node, list):
-            pending += node
+def outline_of(document: Any, shared: Mapping[str, Definition] = MappingProxyType({})) -> Outline | None:
+    """Return the outline of a document with unions; None if the outline would accept other values.
+
+    `shared` are the definitions of the document by pointer, if other documents share them: they keep their outlines.
+    """
+    definitions = definitions_of(document, shared)
+    keywords = frozenset().union(*(definition.keywords for definition in definitions.values()))
+    if keywords.isdisjoint(_UNIONS) or not keywords.isdisjoint(UNEVALUATED):
+        return None
+    del definitions["#"]
     try:
-        return Outline(document) if seen_union else None
+        return Outline(document, definitions)
     except (ValueError, jsonschema_rs.ReferencingError):  # nested too deeply for the native engine
         return None
+
+
+def _outlined_definition(definition: Definition) -> Definition:
+    known = definition.forms.get("outline")
+    return known or definition.forms.setdefault("outline", Definition(_outlined(definition.schema)))
 
 
 def _outlined(schema: Any) -> Any:
@@ -107,7 +113,7 @@ def _outlined(schema: Any) -> Any:
             out[keyword] = _outlined(value)
         elif keyword in SCHEMA_LISTS:
             out[keyword] = [_outlined(item) for item in value]
-        elif keyword in SCHEMA_MAPS or keyword == "$defs":
+        elif keyword in SCHEMA_MAPS:
             out[keyword] = {name: _outlined(item) for name, item in value.items()}
         else:
             out[keyword] = value

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 from operations.schema.budget import Budget, ExhaustedError
 from operations.schema.dialects.patterns import matcher
+from operations.schema.dialects.traversal import Definition, definitions_of, is_marked
 
 REDACTED = "[redacted]"
 Path = tuple[str | int, ...]
@@ -65,7 +68,7 @@ class _PathSchemas:
 
     def __init__(self, parts: list[dict[str, Any]], has_secret: bool) -> None:
         self.parts = parts
-        self.secret = any(_is_marked(part) for part in parts)
+        self.secret = any(is_marked(part) for part in parts)
         self.has_secret = has_secret
         self.names_members = any(keyword in part for part in parts for keyword in _MEMBERS)
         self.members: dict[str, _PathSchemas | None] = {}
@@ -75,10 +78,19 @@ class _PathSchemas:
 class Secrets:
     """Finds the paths of a value that the schema of one converted document marks as secret."""
 
-    def __init__(self, document: dict[str, Any] | bool) -> None:
+    def __init__(
+        self, document: dict[str, Any] | bool, shared: Mapping[str, Definition] = MappingProxyType({})
+    ) -> None:
         self._document = document
-        self._secret_schemas = Holders(document).reaching(_is_marked)
+        self._shared = shared
         self._by_schemas: dict[tuple[int, ...], _PathSchemas] = {}
+
+    @cached_property
+    def _secret_schemas(self) -> set[int]:
+        """The id() of the schemas that are marked, or contain or refer to one."""
+        definitions = definitions_of(self._document, self._shared)
+        marked = any(definition.marks_secrets for definition in definitions.values())
+        return Holders(self._document).reaching(is_marked) if marked else set()
 
     def secret_paths(self, value: Any) -> Hidden:
         """Return the paths in `value` that must never be printed; all of them if the search takes too long."""
@@ -202,10 +214,6 @@ def _item_schemas(part: dict[str, Any], index: int) -> Iterator[Any]:
             yield part[keyword]
 
 
-def _is_marked(schema: dict[str, Any]) -> bool:
-    return schema.get("writeOnly") is True or schema.get("format") == "password"
-
-
 class Holders:
     """The objects of a document; for each, the objects that contain or refer to it."""
 
@@ -221,11 +229,11 @@ class Holders:
                 self._holders.setdefault(own, []).append(parent)
                 if isinstance(node.get("$ref"), str):
                     self._holders.setdefault(id(target_of(node["$ref"], document)), []).append(own)
-                pending += [
-                    (item, own) for key, item in node.items() if isinstance(item, (dict, list)) and key != "$defs"
-                ]
-                if node is document:
-                    pending += [(item, 0) for item in node.get("$defs", {}).values()]
+                members = node
+                if node is document and "$defs" in node:
+                    pending += [(item, 0) for item in node["$defs"].values()]
+                    members = {key: item for key, item in node.items() if key != "$defs"}
+                pending += [(item, own) for item in members.values() if isinstance(item, (dict, list))]
             elif isinstance(node, list):
                 pending += [(item, parent) for item in node if isinstance(item, (dict, list))]
 

@@ -13,7 +13,7 @@ _BYTES = (bytes, bytearray, memoryview)
 _SCALARS = (str, int, float, type(None), *_BYTES)
 _PLAIN = frozenset({dict, list, str, int, float, bool, type(None)})
 _WIDE = 500_000
-_CHUNK = 256
+_CHUNK = 64
 _MAX_WRITTEN = 20_000_000
 
 

@@ -66,12 +66,13 @@ class Definitions:
     def _share(self, document: Mapping[str, Any]) -> Conversion:
         converter = _SharingConverter(document, self)
         converted = converter.convert_all()
-        known = self._known | {
+        fresh = {
             f"#/$defs/{name}": Definition(
                 schema, frozenset(converter.edges.get(f"#/$defs/{name}", ())), converter.exact
             )
             for name, schema in converter.definitions.items()
         }
+        known = self._known | fresh if fresh else self._known
         reached = _reached(converter.edges.get("#", ()), known)
         if reached:
             converted["$defs"] = {pointer[8:]: definition.schema for pointer, definition in reached.items()}

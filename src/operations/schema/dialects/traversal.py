@@ -66,6 +66,15 @@ def parts_of(schema: Mapping[str, Any]) -> Iterator[Any]:
     yield from schema.get("allOf", ())
 
 
+class Bounds(NamedTuple):
+    """Bounds of a definition's cost for the native engine, with all that it refers to."""
+
+    height: int
+    """Its depth, through references."""
+    visits: int
+    """An upper limit of the visits of one path of a value."""
+
+
 class Nesting(NamedTuple):
     """The references of a definition with their depth, and its own depth."""
 
@@ -84,7 +93,8 @@ def nesting_of(schema: Any) -> Nesting:
             deepest = max(deepest, depth)
             if isinstance(node.get("$ref"), str):
                 targets[node["$ref"]] = max(targets.get(node["$ref"], 0), depth)
-            below = depth + (_UNEVALUATED_DEPTH if any(key in node for key in UNEVALUATED) else 1)
+            unevaluated = "unevaluatedProperties" in node or "unevaluatedItems" in node
+            below = depth + (_UNEVALUATED_DEPTH if unevaluated else 1)
             pending += [
                 (value, below)
                 for key, value in node.items()
@@ -159,8 +169,10 @@ class Definition:
         self.exact = exact
         self.forms: dict[str, Definition] = {}
         """Its closed forms by kind, written by the first schema that needs them."""
-        self.max_visits: int | None = None
-        """The limit of its cost, found by the first estimate that needs it."""
+        self.bounds: Bounds | None = None
+        """The bounds of its cost, found by the first estimate that needs them."""
+        self.reaches: dict[frozenset[str], bool] = {}
+        """Whether it has one of some keywords or refers to a definition that does, by these keywords."""
 
     @cached_property
     def targets(self) -> frozenset[str]:
@@ -178,12 +190,32 @@ class Definition:
         return nesting_of(self.schema)
 
     @cached_property
+    def marks_secrets(self) -> bool:
+        """Whether a schema in it is marked as secret; its examples and literals are searched as well."""
+        pending: list[Any] = [self.schema]
+        while pending:
+            node = pending.pop()
+            if isinstance(node, dict):
+                if is_marked(node):
+                    return True
+                pending += [item for key, item in node.items() if node is not self.schema or key != "$defs"]
+            elif isinstance(node, list):
+                pending += node
+        return False
+
+    @cached_property
     def keywords(self) -> frozenset[str]:
         """The keywords of all its schemas."""
         return frozenset().union(*schemas_in(self.schema, ())) if isinstance(self.schema, dict) else frozenset()
 
 
-def definitions_of(document: Any) -> dict[str, Definition]:
-    """Return the document itself and its definitions, by pointer."""
-    named = document.get("$defs", {}) if isinstance(document, dict) else {}
-    return {"#": Definition(document), **{f"{_POINTER}{name}": Definition(schema) for name, schema in named.items()}}
+def is_marked(schema: Mapping[str, Any]) -> bool:
+    """Whether a schema marks its values as secret."""
+    return schema.get("writeOnly") is True or schema.get("format") == "password"
+
+
+def definitions_of(document: Any, shared: Mapping[str, Definition] = MappingProxyType({})) -> dict[str, Definition]:
+    """Return the document itself and its definitions, by pointer: `shared`, if other documents share them."""
+    named = document.get("$defs", {}) if isinstance(document, dict) and not shared else {}
+    own = {f"{_POINTER}{name}": Definition(schema) for name, schema in named.items()}
+    return {"#": Definition(document), **own, **shared}
