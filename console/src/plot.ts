@@ -40,6 +40,12 @@ function dataOf(options: PlotOptions): uPlot.AlignedData {
 /** Seconds between two times of an axis: none below a second, as times are shown in seconds. */
 const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200];
 
+/** Whether a series has one value only: it is a point, as there is no line. */
+function isAlone(plot: uPlot, series: number): boolean {
+  const values = [...(plot.data[series] ?? [])];
+  return values.filter((value) => typeof value === "number").length === 1;
+}
+
 /** Format hours and minutes; with seconds for a range of a few minutes. */
 function timeText(time: number, shown: number): string {
   return new Date(time * 1_000).toTimeString().slice(0, shown < 300 ? 8 : 5);
@@ -88,7 +94,7 @@ export function openPlot(host: HTMLElement, options: PlotOptions): Plot {
           label: each.label,
           stroke: resolved(host, each.colour),
           width: 1.5,
-          points: { show: false },
+          points: { size: 4, show: isAlone },
           spanGaps: true,
         })),
       ],

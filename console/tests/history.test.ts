@@ -1,8 +1,11 @@
 /** The history in the browser's database: bounded with its inputs, and the same after a reload. */
 
 import "fake-indexeddb/auto";
-import { beforeEach, expect, it } from "vitest";
+import { IDBFactory } from "fake-indexeddb";
+import { beforeEach, expect, it, vi } from "vitest";
 import { clearHistory, history, loadHistory, type PastCall, remember, withinLimits } from "../src/state/history";
+
+vi.setConfig({ testTimeout: 60_000 }); // for a busy machine
 
 function call(id: string, more: Partial<PastCall> = {}): PastCall {
   return {
@@ -64,4 +67,20 @@ it("removes what several tabs stored beyond the limit", async () => {
   for (let number = 121; number <= 240; number++) await remember(call(String(number)));
   expect((await reloaded()).map(({ id }) => id).slice(0, 2)).toEqual(["240", "239"]);
   expect(await reloaded()).toHaveLength(200);
+});
+
+it("works without the database while a page of an older version has it open", async () => {
+  vi.resetModules(); // a page that was just opened
+  vi.stubGlobal("indexedDB", new IDBFactory());
+  const older = await new Promise<IDBDatabase>((resolve) => {
+    const request = indexedDB.open("operations.console", 1);
+    request.onupgradeneeded = () => request.result.createObjectStore("calls", { keyPath: "id" });
+    request.onsuccess = () => resolve(request.result);
+  });
+  const page = await import("../src/state/history");
+  await page.remember(call("1"));
+  expect(page.history.value.map(({ id }) => id)).toEqual(["1"]);
+  await page.endHistory(); // signing out does not wait for the other page
+  expect(page.history.value).toEqual([]);
+  older.close();
 });

@@ -186,7 +186,8 @@ export function OutcomeText(props: { span: Span }) {
 /** Without the right to list the server's calls, the browser's own calls are listed. */
 function OwnCalls(props: { operationId: string | undefined }) {
   const own = history.value.filter((call) => !props.operationId || call.operationId === props.operationId);
-  if (own.length === 0) return <Empty>No calls from this browser yet.</Empty>;
+  if (own.length === 0)
+    return <Empty command={exampleCall("call", props.operationId)}>No calls from this browser yet.</Empty>;
   return (
     <div class="virtual">
       <table>

@@ -59,8 +59,12 @@ function database(): Promise<IDBDatabase> {
       if (oldVersion > 0) request.result.deleteObjectStore(STORE); // calls without JSON
       request.result.createObjectStore(STORE, { keyPath: "id" });
     };
-    request.onsuccess = () => resolve(request.result);
+    request.onsuccess = () => {
+      request.result.onversionchange = () => request.result.close(); // for a page of a newer version
+      resolve(request.result);
+    };
     request.onerror = () => reject(request.error);
+    request.onblocked = () => reject(new Error("a page of an older version is open"));
   });
   return opened;
 }
