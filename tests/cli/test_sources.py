@@ -147,6 +147,20 @@ def test_a_dead_server_is_reported_and_the_others_work(mixed: Project) -> None:
     assert found["source dead"] == "bad"
 
 
+def test_a_source_that_fails_is_the_reason_that_its_operations_are_missing(project: Project) -> None:
+    module = "from operations import operation\n@operation(id='zoo.feed')\ndef feed() -> int: return 1\n"
+    written = project.write("animals/zoo.py", module)
+    config = project.directory / "operations.toml"
+    config.write_text(f'{config.read_text()}\n[sources.mine]\npython = "./animals"\n')
+    assert "zoo.feed" in project.run("ls").out
+    written.unlink()
+    written.parent.rmdir()
+    called = project.run("call", "zoo.feed")
+    assert called.code != 0
+    assert called.err.count("cannot open source mine") == 1
+    assert "unknown operation" not in called.err
+
+
 def test_envelopes_keep_the_meta_of_their_sources(mixed: Project) -> None:
     http = mixed.run("call", "items.get_item", "id=7", "--envelope")
     assert http.data["meta"]["statusCode"] == 200

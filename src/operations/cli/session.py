@@ -83,12 +83,21 @@ class CommandSession:
         report_failures(args, [report for report in self.reports if report is not needed])
 
     def failed_source_of(self, operation_id: str) -> SourceReport | None:
-        """Return the failed source whose namespace contains an operation."""
-        if self.config is None:
+        """Return the failed source that had an operation, or whose namespace contains it."""
+        failed = [report for report in self.reports if report.state == "failed"]
+        if self.config is None or not failed:
             return None
-        failed = (report for report in self.reports if report.state == "failed")
+        catalogue = load_catalogue(self.config.path)
+        had = None if catalogue is None else catalogue.source_of(operation_id)
         sources = self.config.sources
-        return next((each for each in failed if operation_id.startswith(f"{sources[each.name].namespace}.")), None)
+        return next(
+            (
+                each
+                for each in failed
+                if each.name == had or operation_id.startswith(f"{sources[each.name].namespace}.")
+            ),
+            None,
+        )
 
     def explain(self, error: CallError, operation: Operation[Any]) -> CallError:
         """Return the error of a call; if an API refused it, with a hint about the credentials."""
