@@ -345,6 +345,15 @@ async def test_partials_and_callable_objects_are_functions_too() -> None:
     assert await data_of(operation("t.object")(Adder()), {"a": 1}) == 2
 
 
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [("access", "did you mean 'access_control'"), ("xyz", "expected one of access_control, annotations")],
+)
+def test_an_unknown_option_is_refused_with_a_suggestion(option: str, message: str) -> None:
+    with pytest.raises(TypeError, match=f"unknown option '{option}' of @operation: {message}"):
+        operation(**{option: True})  # type: ignore[call-overload]
+
+
 def test_a_method_in_a_class_body_is_rejected_with_a_hint() -> None:
     with pytest.raises(TypeError, match="cannot decorate a method in a class body"):
 

@@ -155,6 +155,8 @@ def operation(function: Callable[..., Any] | str | None = None, /, **options: An
     anything else is a mutation, or with `type="query"` a query, which may be retried. A plain `def` runs in a worker
     thread unless `inline=True`.
     """
+    for unknown in options.keys() - _Options.__annotations__:
+        raise TypeError(_explain_unknown(unknown))
     # The scope of the definition, for annotations that are strings.
     scope = sys._getframe(1).f_locals
     if isinstance(function, str):
@@ -162,6 +164,16 @@ def operation(function: Callable[..., Any] | str | None = None, /, **options: An
     elif function is not None:
         return make_operation(function, scope, **options)
     return lambda decorated: make_operation(decorated, scope, **options)
+
+
+def _explain_unknown(option: str) -> str:
+    import difflib
+
+    known = sorted(_Options.__annotations__)
+    near = difflib.get_close_matches(option, known, 1)
+    return f"unknown option {option!r} of @operation: " + (
+        f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(known)}"
+    )
 
 
 class _Signature(msgspec.Struct, frozen=True):
