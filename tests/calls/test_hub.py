@@ -622,7 +622,7 @@ async def test_claims_of_any_size_reach_the_worker(field: Field) -> None:
     ada = Identity("ada", claims={"account": 2**70, "team": "a"})
     spoke = await field.spoke("ada")
     joined = session_of(field.hub, spoke)
-    joined.principal = Principal(ada)
+    joined.principal, joined.caller = Principal(ada), ada
     joined.encoded_identity.clear()
     for codec in ("json", "msgpack"):
         pending = PendingRequestMap(spoke, codec=codec, timeout=5)
