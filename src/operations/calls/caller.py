@@ -415,7 +415,7 @@ class PendingRequestMap:
 
 def _require_id(operation: object) -> str:
     """Return the id of an operation; raise `VALIDATION_ERROR` for anything that cannot be one."""
-    operation_id = operation.id if isinstance(operation, Operation) else operation
+    operation_id = operation.id if type(operation) is not str and isinstance(operation, Operation) else operation
     if isinstance(operation_id, str) and "." in operation_id.strip("."):
         return operation_id
     message = f"invalid operation {operation!r:.80}: expected an id such as 'shop.quote', or an Operation"

@@ -176,7 +176,8 @@ class Request(Deadline, kw_only=True):
 
     def leave(self) -> None:
         """Remove a call that has run, and release its slot."""
-        self.task = None
+        if self.task is not None:
+            self.task = None
         self.grant.ended = True
         host = self.host
         host.active.discard(self)
@@ -324,7 +325,9 @@ class Dispatcher:
         A request that is refused raises a CallError; then nothing runs and nothing is reported.
         """
         self.authorize(request)
-        request.ended, request.emit = ended, emit
+        request.ended = ended
+        if emit is not None:
+            request.emit = emit
         slots = self.slots
         if slots.free > 0:
             slots.free -= 1
