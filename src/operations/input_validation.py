@@ -6,6 +6,7 @@ from typing import Any
 
 from operations.errors import CallError, ErrorCode
 from operations.schema import Schema, jsonable, validation_error
+from operations.schema.checking.values import MAX_PARTS, has_more_parts
 from operations.spec import Operation
 
 
@@ -35,7 +36,8 @@ def _validate_data(operation: Operation[Any], value: Any, *, given: bool) -> Any
         raise _not_executed(refused, operation) from error
     if schema.check(value):
         return value
-    found = operation.extra_problems(value) if operation.extra_problems is not None else ()
+    is_listed = operation.extra_problems is not None and not has_more_parts(value, MAX_PARTS)
+    found = operation.extra_problems(value) if is_listed and operation.extra_problems is not None else ()
     raise _not_executed(validation_error(schema.errors(value, found), f"invalid input for {operation.id}"), operation)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -221,6 +221,46 @@ async def test_messages_over_mcp(meta: Any) -> None:
         assert "more than 20,000 values" in answer["error"]["message"]
         _, answer = await post(url, sent, **{"x-caller": "ada shop"})
         assert answer["result"]["isError"] is False
+
+
+@operation(id="shop.sum", type="query")
+async def add_up(values: list[int], unit: Literal["g", "kg"] = "g") -> int:
+    return sum(values)
+
+
+@operation(id="shop.mixed", type="query")
+async def mixed(values: list[int] | list[bool]) -> int:
+    return len(values)
+
+
+WRONG: dict[str, tuple[Any, int]] = {
+    "few": ({"values": ["x"] * 3}, 3),
+    "many": ({"values": ["x"] * 3_000}, 101),
+    "many more": ({"values": ["x"] * 50_000}, 2),
+    "last": ({"values": [1] * 50_000 + ["x"]}, 2),
+    "properties": ({f"p{number}": 1 for number in range(50_000)}, 2),
+    "object": ({"values": {f"p{number}": 1 for number in range(50_000)}}, 2),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+async def test_the_listed_problems_of_an_input_are_bounded(name: str) -> None:
+    """The native engine would collect every problem first, and the caller would get its whole input back."""
+    registry = OperationRegistry([add_up, mixed])
+    input, count = WRONG[name]
+    error = await error_of(registry.execute("shop.sum", input))
+    assert error.code is ErrorCode.VALIDATION_ERROR
+    assert len(error.details["errors"]) == count
+    assert len(msgspec.json.encode(error.details)) < 32_768
+    if name == "last":
+        assert error.details["errors"][0]["path"] == "/values/50000"
+    if count > 3:
+        assert "more than 100 problems: the others are not listed" in error.message
+    elif count == 2:
+        assert "more than 4,000 values: at most one problem is listed" in error.message
+    error = await error_of(registry.execute("shop.mixed", input))
+    assert error.code is ErrorCode.VALIDATION_ERROR
+    assert len(msgspec.json.encode(error.details)) < 32_768
 
 
 JSON_CASES: list[tuple[bytes, int]] = [

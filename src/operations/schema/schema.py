@@ -77,7 +77,7 @@ class Schema:
 
         `found` has problems from another check (a Python type); they are added at paths where the schema has none.
         """
-        problems = [] if self.check(value) else self._explainer.problems(value)
+        problems = [] if self.check(value) else self._explainer.listed(value)
         return self._explainer.joined(value, problems, found) if found else problems
 
     def redact(self, value: Any) -> Any:
@@ -195,14 +195,14 @@ class Schema:
         from operations.schema.checking.costs import Costs
         from operations.schema.checking.diagnosing import Diagnosis
         from operations.schema.checking.explaining import Strategy
-        from operations.schema.checking.outline import outline_of
+        from operations.schema.checking.outline import UNIONS, has_keywords, outline_of
 
         document, exact, affordable = self.document, self._conversion.exact, self._affordable
         shared = self._conversion.shared
         outline = outline_of(document, shared) if exact and affordable else None
         outlined = outline is not None
         if affordable and Costs(document, explained=True, outlined=outlined, definitions=shared).explainable:
-            return Strategy(outline)
+            return Strategy(outline, has_unions=has_keywords(document, UNIONS))
         return Strategy(diagnosis=Diagnosis(self._evaluator), refused=not (exact or affordable))
 
     def _scoring(self, budget: Budget) -> Callable[[list[Any], Any], list[int]]:

@@ -13,11 +13,27 @@ from operations.schema.checking.diagnosing import TOO_MUCH_WORK, Cause, Diagnosi
 from operations.schema.checking.messages import expected_type, message_of, secret_message_of, show, union_message
 from operations.schema.checking.outline import Outline, Union
 from operations.schema.checking.secrets import REDACTED, Hidden, Path, Secrets
-from operations.schema.checking.values import Foreign, as_json, existing_path, pointer, too_deep, too_shared
+from operations.schema.checking.values import (
+    MAX_PARTS,
+    Foreign,
+    as_json,
+    existing_path,
+    has_large_object,
+    has_more_parts,
+    pointer,
+    too_deep,
+    too_shared,
+)
 from operations.schema.problems import Found, Problem
 
 _NATIVE_DEPTH = 200
-_MAX_PROBLEMS = 100_000
+_MAX_COUNTED = 100_000
+_TOO_DEEP = "nested deeper than"
+_MAX_PROBLEMS = 100
+_MAX_SHOWN_PARTS = 1_000
+"""Size of a value up to which a problem includes it."""
+_ONLY_FIRST = Problem("", "", f"more than {MAX_PARTS:,} values: at most one problem is listed")
+_MORE = Problem("", "", f"more than {_MAX_PROBLEMS} problems: the others are not listed")
 _MAX_NESTED = 100
 _LAST = 1 << 62
 _Error = jsonschema_rs.ValidationError
@@ -33,6 +49,8 @@ class Strategy(NamedTuple):
     diagnosis: Diagnosis | None = None
     refused: bool = False
     """Whether every value is rejected, because every way to check it would be too costly."""
+    has_unions: bool = False
+    """Whether the schema has unions."""
 
 
 class Explainer:
@@ -71,23 +89,36 @@ class Explainer:
         """Return the paths of `value` that must never be printed."""
         return self._secrets.secret_paths(value)
 
-    def problems(self, value: Any, *, bounded: bool = False, scoring: Scoring | None = None) -> list[Problem]:
+    def listed(self, value: Any) -> list[Problem]:
+        """Return the problems of a value known to be invalid, at most `_MAX_PROBLEMS`; of a large value one."""
+        is_large = has_more_parts(value, MAX_PARTS)
+        problems = self.problems(value, most=1 if is_large else _MAX_PROBLEMS + 1)
+        if len(problems) > _MAX_PROBLEMS:
+            return [*problems[:_MAX_PROBLEMS], _MORE]
+        is_refused = problems[0].message == TOO_MUCH_WORK or problems[0].message.startswith(_TOO_DEEP)
+        if not is_large or is_refused or self._strategy().diagnosis is not None:
+            return problems
+        return [*problems, _ONLY_FIRST]
+
+    def problems(
+        self, value: Any, *, bounded: bool = False, scoring: Scoring | None = None, most: int = _MAX_COUNTED
+    ) -> list[Problem]:
         """Return every problem of a value known to be invalid; at least one.
 
-        With `bounded`, the value has passed `too_deep` and `too_shared`. `scoring` has the scores from casting the
-        value.
+        `most` is the largest number; with 1, the native engine finds only the first. With `bounded`, the value has
+        passed `too_deep` and `too_shared`. `scoring` has the scores from casting the value.
         """
         if not bounded and self._limit is not None and too_deep(value, self._limit):
-            return [Problem("", "", f"nested deeper than {self._limit} levels")]
+            return [Problem("", "", f"{_TOO_DEEP} {self._limit} levels")]
         strategy = self._strategy()
         if strategy.refused or (not bounded and too_shared(value)):
             return [Problem("", "", TOO_MUCH_WORK)]
-        causes, foreign = self._causes(value, strategy, scoring or self._scoring)
-        found = [Problem(pointer(item.path), "", f"{item.what} is not JSON") for item in foreign[:_MAX_PROBLEMS]]
+        causes, foreign = self._causes(value, strategy, scoring or self._scoring, most)
+        found = [Problem(pointer(item.path), "", f"{item.what} is not JSON") for item in foreign[:most]]
         printer = _Printer(value, self._secrets.secret_paths(value))
         for cause in causes:
             found.append(printer.problem(cause))
-            if len(found) >= _MAX_PROBLEMS:
+            if len(found) >= most:
                 break
         return _ordered(found) or [Problem("", "", "does not match the schema")]
 
@@ -102,16 +133,16 @@ class Explainer:
                 others.append(printer.found(path, existing, message))
         return _ordered([*problems, *others])
 
-    def _causes(self, value: Any, strategy: Strategy, scoring: Scoring) -> tuple[list[Cause], list[Foreign]]:
+    def _causes(self, value: Any, strategy: Strategy, scoring: Scoring, most: int) -> tuple[list[Cause], list[Foreign]]:
         """Return the causes, and if the native engine fails, the parts that are not JSON."""
         if strategy.diagnosis is None:
             try:
-                return self._found(value, strategy, scoring), []
+                return self._found(value, strategy, scoring, most), []
             except ValueError:
                 pass
         copy = as_json(value, depth=_NATIVE_DEPTH if strategy.diagnosis is None else None)
         try:
-            causes = self._found(copy.value, strategy, scoring)
+            causes = self._found(copy.value, strategy, scoring, most)
         except ValueError:
             return [], copy.foreign
         foreign = {item.path for item in copy.foreign}
@@ -119,16 +150,34 @@ class Explainer:
             causes = [cause for cause in causes if len(cause.path) < _NATIVE_DEPTH]
         return [cause for cause in causes if cause.path not in foreign], copy.foreign
 
-    def _found(self, value: Any, strategy: Strategy, scoring: Scoring) -> list[Cause]:
+    def _found(self, value: Any, strategy: Strategy, scoring: Scoring, most: int) -> list[Cause]:
         causes: Iterator[Cause] = iter(())
         if strategy.diagnosis is not None:
             causes = strategy.diagnosis.causes(value)
+        elif most == 1:
+            causes = self._first(value, strategy)
         elif strategy.outline is not None:
             unions = _Unions(strategy.outline, scoring, value)
             causes = (cause for error in strategy.outline.errors(value) for cause in unions.explain(error, ()))
         elif (validator := self._validator) is not None:
             causes = (cause for error in validator.iter_errors(value) for cause in _explained(error))
-        return [cause for cause, _ in zip(causes, range(_MAX_PROBLEMS), strict=False)]
+        return [cause for cause, _ in zip(causes, range(most), strict=False)]
+
+    def _first(self, value: Any, strategy: Strategy) -> Iterator[Cause]:
+        """Yield the first cause of a large value; none if the native engine would take long to explain it.
+
+        It would explain every branch of a union, and copy an object whose properties are not allowed.
+        """
+        outline = strategy.outline
+        validator = self._validator if outline is None else outline.validator()
+        if validator is None or (outline is None and strategy.has_unions) or has_large_object(value, MAX_PARTS):
+            return
+        try:
+            validator.validate(value)
+        except _Error as error:
+            path, union = (error.schema_path, None) if outline is None else outline.locate(error.schema_path)
+            words = None if union is None else union_message(len(union.branches), [])
+            yield Cause(tuple(error.instance_path), pointer(path), None if union else error.kind, words=words)
 
 
 class _Printer:
@@ -147,14 +196,14 @@ class _Printer:
             message = printed + cause.words if cause.words.startswith(" ") else cause.words
         else:
             message = (secret_message_of if secret else message_of)(cause.kind, printed, value)
-        return Problem(pointer(cause.path), cause.schema_path, message + cause.note, value)
+        return Problem(pointer(cause.path), cause.schema_path, message + cause.note, _included(value))
 
     def found(self, path: str, existing: Path, message: str) -> Problem:
         """Return a problem that another check found at `path`; `existing` is the part of `path` in the value."""
         value, _, secret = self._show(existing)
         if secret and _quotes(message, _at(self._root, existing)):
             message = "does not match its type"
-        return Problem(path, "", message, value if pointer(existing) == path else msgspec.UNSET)
+        return Problem(path, "", message, _included(value) if pointer(existing) == path else msgspec.UNSET)
 
     def _show(self, path: Path) -> tuple[Any, str, bool]:
         if self._hidden.covers(path):
@@ -162,6 +211,11 @@ class _Printer:
         value = _at(self._root, path)
         shown = self._hidden.redacted(value, path)
         return shown, show(shown), shown is not value
+
+
+def _included(value: Any) -> Any:
+    """Return the value that a problem includes: none for a large one."""
+    return msgspec.UNSET if has_more_parts(value, _MAX_SHOWN_PARTS) else value
 
 
 class _Unions:

@@ -6,7 +6,7 @@ the requested branches are explained.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ from operations.schema.dialects.traversal import UNEVALUATED, Definition, defini
 _ADDRESS = "urn:operations:outline"
 _MARK = "!union"
 _MAX_LOCATED = 256
-_UNIONS = frozenset({"anyOf", "oneOf"})
+UNIONS = frozenset({"anyOf", "oneOf"})
 
 
 class Union(NamedTuple):
@@ -49,11 +49,15 @@ class Outline:
 
     def errors(self, value: Any, pointer: str = "#") -> Iterator[jsonschema_rs.ValidationError]:
         """Yield the native errors of `value` by the schema at a location of the outline."""
+        validator = self.validator(pointer)
+        return iter(()) if validator is None else validator.iter_errors(value)
+
+    def validator(self, pointer: str = "#") -> jsonschema_rs.Validator | None:
+        """Return the validator of the schema at a location of the outline."""
         if pointer not in self._validators:
             document = {"$ref": _ADDRESS + pointer}
             self._validators[pointer] = compiled_reference(document, self._registry, self._engine)
-        validator = self._validators[pointer]
-        return iter(()) if validator is None else validator.iter_errors(value)
+        return self._validators[pointer]
 
     def locate(self, path: Sequence[str | int]) -> tuple[list[str | int], Union | None]:
         """Return the location in the schema that corresponds to a path in the outline, and the union there, if any."""
@@ -87,13 +91,27 @@ def outline_of(document: Any, shared: Mapping[str, Definition] = MappingProxyTyp
     """
     definitions = definitions_of(document, shared)
     keywords = frozenset().union(*(definition.keywords for definition in definitions.values()))
-    if keywords.isdisjoint(_UNIONS) or not keywords.isdisjoint(UNEVALUATED):
+    if keywords.isdisjoint(UNIONS) or not keywords.isdisjoint(UNEVALUATED):
         return None
     del definitions["#"]
     try:
         return Outline(document, definitions)
     except (ValueError, jsonschema_rs.ReferencingError):  # nested too deeply for the native engine
         return None
+
+
+def has_keywords(document: Any, keywords: Iterable[str]) -> bool:
+    """Whether any object of a document has one of the keywords."""
+    pending = [document]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, dict):
+            if any(keyword in node for keyword in keywords):
+                return True
+            pending += node.values()
+        elif isinstance(node, list):
+            pending += node
+    return False
 
 
 def _outlined_definition(definition: Definition) -> Definition:

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from gc import get_referents
 from typing import Any, NamedTuple
 
+_CONTAINERS = frozenset({dict, list, tuple})
+MAX_PARTS = 4_000
+"""Size of a value up to which its problems are listed: the native engine finds all of them first, in 10 µs each."""
 MAX_DEPTH = 400
 """Maximum depth of a value of a recursive schema; deeper ones could overflow the native validator."""
 
@@ -234,3 +237,31 @@ def as_json(value: Any, *, depth: int | None = None) -> Plain:
     """
     copier = _Copier(depth)
     return Plain(copier.copy(value), copier.foreign)
+
+
+def has_more_parts(value: Any, most: int) -> bool:
+    """Whether a value has more than `most` properties and items; shared parts count each time."""
+    pending, parts = [value], 0
+    while pending:
+        item = pending.pop()
+        if isinstance(item, Mapping | list | tuple):
+            parts += len(item)
+            if parts > most:
+                return True
+            pending += item.values() if isinstance(item, Mapping) else item
+    return False
+
+
+def has_large_object(value: Any, most: int) -> bool:
+    """Whether plain data has an object with more than `most` properties; shared parts are visited once."""
+    pending, seen = [value], set[int]()
+    while pending:
+        item = pending.pop()
+        kind = type(item)
+        if kind not in _CONTAINERS or id(item) in seen:
+            continue
+        seen.add(id(item))
+        if kind is dict and len(item) > most:
+            return True
+        pending += [each for each in (item.values() if kind is dict else item) if type(each) in _CONTAINERS]
+    return False

@@ -26,7 +26,7 @@ from operations.schema.types.hints import (
 )
 from operations.schema.types.jsonable import error_text, jsonable
 from operations.schema.types.library_choice import TEXTS, has_typed_keys, is_native
-from operations.schema.types.mismatch import found_within, message_of, mismatch, too_deep, wrong_kind
+from operations.schema.types.mismatch import MAX_FOUND, found_within, message_of, mismatch, too_deep, wrong_kind
 from operations.schema.types.unions import make_union_load
 
 Load = Callable[[Any], Any]
@@ -210,6 +210,8 @@ def raise_all(tries: Iterable[tuple[Any, Load, Any]]) -> None:
             load(value)
         except CallError as error:
             found += found_within(error, step)
+            if len(found) >= MAX_FOUND:
+                break
     if found:
         raise mismatch(found)
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 from operations.errors import CallError, ErrorCode
 from operations.schema.checking.values import pointer
 from operations.schema.problems import Found
 
+MAX_FOUND = 100
+"""Largest number of problems in one error."""
 _MESSAGES = {
     "Invalid RFC3339 encoded date": "is not a date (expected YYYY-MM-DD)",
     "Invalid RFC3339 encoded datetime": "is not a date-time (expected RFC 3339, such as 2026-01-31T09:30:00Z)",
@@ -26,7 +29,7 @@ def message_of(text: str) -> str:
 
 def mismatch(found: Iterable[Found]) -> CallError:
     """Return a `VALIDATION_ERROR` with these problems."""
-    errors = [{"path": path, "message": message} for path, message in found]
+    errors = [{"path": path, "message": message} for path, message in islice(found, MAX_FOUND)]
     text = "\n".join(f"{error['path'] or '(value)'}: {error['message']}" for error in errors)
     return CallError(ErrorCode.VALIDATION_ERROR, text, {"errors": errors})
 

@@ -75,7 +75,13 @@ def make_load(adapter: pydantic.TypeAdapter[Any]) -> Callable[[Any], Any]:
     return load
 
 
+_MAX_LISTED = 1_000
+
+
 def _load_error(error: pydantic.ValidationError, value: Any) -> CallError:
+    count = error.error_count()
+    if count > _MAX_LISTED:
+        return mismatch([("", f"{count:,} problems: too many to list")])
     found = error.errors(include_url=False, include_context=False, include_input=False)
     return mismatch([(_pointer(item["loc"], value, item["type"]), item["msg"]) for item in found])
 
