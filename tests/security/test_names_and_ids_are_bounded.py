@@ -91,19 +91,6 @@ async def test_long_ids_are_refused_and_not_kept(hub: Hub, memory: int, field: s
     await until(lambda: kept() - memory < 1 << 20)  # buffers of a closed connection go a little later
 
 
-async def test_a_request_id_that_is_too_long_at_the_worker_is_refused(hub: Hub) -> None:
-    handler = CallHandler(OperationRegistry([stub_operation("open.one")]), hub.transport())
-    peer = await RawPeer.join(hub.port, "mallory")
-    for request_id in ("x" * 128, "x" * 97):
-        payload = {"requestId": request_id, "operationId": "open.one", "input": {}}
-        peer.send_event("call.requested", payload, id=request_id, to="open.one")
-    refused, answered = await peer.read_event(), await peer.read_event()
-    assert (refused["payload"]["code"], refused["payload"]["details"]["executed"]) == ("VALIDATION_ERROR", "no")
-    assert (answered["type"], answered["id"]) == ("call.responded", "x" * 97)
-    await peer.close()
-    await handler.close()
-
-
 async def test_an_identity_that_a_spoke_claims_is_not_read(hub: Hub) -> None:
     peer = await RawPeer.join(hub.port, "mallory")
     claims = {"id": "root", "scopes": ["all"], "claims": {str(number): {} for number in range(10_000)}}

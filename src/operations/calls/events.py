@@ -23,8 +23,7 @@ VERSION = 1
 NULL = msgspec.Raw(b"null")
 _Whole = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 """An integer of at most 64 bits: arithmetic with floats cannot overflow."""
-LONGEST_ID = 128
-_Id = Annotated[str, msgspec.Meta(max_length=LONGEST_ID)]
+_Id = Annotated[str, msgspec.Meta(max_length=128)]
 """The id of a request, a worker or a peer: a name of at most 64 characters and random parts."""
 _Token = Annotated[str, msgspec.Meta(max_length=64)]
 """A short string: a grant, or the type of an event at a hub."""

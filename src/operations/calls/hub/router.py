@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections import deque
+from hashlib import blake2b
 from time import perf_counter
 from weakref import WeakValueDictionary
 
 from operations.access import access_error, check_access
 from operations.calls.codec import CODEC_OF, JSON, UNREADABLE, Codec, codec_of, error_event
-from operations.calls.events import LONGEST_ID, NULL, VERSION, AbortPayload, CallAborted, EventHeader
+from operations.calls.events import NULL, VERSION, AbortPayload, CallAborted, EventHeader
 from operations.calls.hub.directory import CallableOperation, HubDirectory
 from operations.calls.hub.route_observer import RouteObserver, parent_of, read_code
 from operations.calls.hub.session import CallerQueue, HubSession, RoutedCall, convert, request_size
@@ -42,7 +42,6 @@ _MOST_CONTROL = 4096
 _MOST_REJECTED = 4 << 20
 """Largest unreadable message that is searched for its id."""
 _ENDED_KEPT = 10_000
-_TOKENS_TOGETHER = 64
 _ENDS_PER_TURN = 256
 _EXPIRY_SECONDS = 2
 """The hub ends a call this many seconds after its deadline, if neither its caller nor its worker has ended it."""
@@ -73,8 +72,8 @@ class Router:
         self._calls_per_caller = calls_per_caller
         self._queues: WeakValueDictionary[str, CallerQueue] = WeakValueDictionary()
         """The queues of spokes, by the id of their identity."""
-        self._tokens: list[str] = []
-        """Unguessable tokens for the next grants."""
+        self._issued = 0
+        """Number of issued grants."""
         self._ended: Recent[str, None] = Recent(_ENDED_KEPT)
         """The last requests that ended before their worker responded."""
         self._expiring: dict[int, set[RoutedCall]] = {}
@@ -275,14 +274,14 @@ class Router:
         if worker.link is not None and worker.link.is_slow:
             self._check_load(worker, session, header.to)
         caller_id, deadline, expires_at = header.id, header.deadline, session.principal.expires_at
-        # The same request has the same id, so that workers recognise duplicates; ids of different sessions differ.
-        request_id, token = session.prefix + caller_id, (self._tokens or self._make_tokens()).pop()
-        if len(request_id) > LONGEST_ID:
-            raise unreadable("its id is too long")
+        # The worker's id of a request and the token of its grant are unguessable. The id is the same for the same
+        # request, so that workers recognise duplicates; each grant has its own token. One hash is cheaper than two
+        # random numbers. The id begins with the session, so that ids of different sessions differ.
+        derived = blake2b(session.key + caller_id.encode(), digest_size=32).hexdigest()
+        self._issued = number = self._issued + 1
+        request_id, token = f"{session.name}-{derived[:32]}", f"{derived[32:]}{number:x}"
         queue = session.queue if header.grant is None else session.nested_queue
-        header.id, header.grant = request_id, token
-        if header.as_worker:
-            header.as_worker = False
+        header.id, header.grant, header.as_worker = request_id, token, False
         message = codec.encode(header)
         if worker.codec is not None or (worker.max_payload is not None and len(message) > worker.max_payload):
             message = worker.convert_request(message, header.to)
@@ -301,11 +300,6 @@ class Router:
             self._expiring[second].add(call)
         worker.deliver(message)
         return call
-
-    def _make_tokens(self) -> list[str]:
-        """Make the tokens of the next grants; one system call for each would cost more than the rest of a grant."""
-        self._tokens = os.urandom(16 * _TOKENS_TOGETHER).hex(" ", 16).split()
-        return self._tokens
 
     def _check_load(self, worker: HubSession, caller: HubSession, operation_id: str) -> None:
         """Refuse a request for a worker that reads too slowly."""
@@ -430,6 +424,8 @@ class Router:
             bucket = self._expiring.get(call.expires)
             if bucket is not None:
                 bucket.discard(call)
+                if not bucket:
+                    del self._expiring[call.expires]
         if not answered:
             self._ended[call.id] = None
         return True
@@ -442,7 +438,7 @@ class Router:
     def _expire(self) -> None:
         """End the calls whose deadline passed `_EXPIRY_SECONDS` ago."""
         now = time.time()
-        due = [second for second, calls in self._expiring.items() if second <= now or not calls]
+        due = [second for second in self._expiring if second <= now]
         self._expire_in_turns(deque(call for second in due for call in self._expiring.pop(second)))
         self._expiry = asyncio.get_running_loop().call_later(1.0, self._expire) if self._expiring else None
 

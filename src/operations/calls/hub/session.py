@@ -82,8 +82,8 @@ class HubSession:
         """The calls that this peer runs, by the request ids that the hub made for it."""
         self.grants = Grants()
         """The grants of the calls that this peer runs."""
-        self.prefix = f"{name}-{os.urandom(8).hex()}-"
-        """The first part of the ids that this peer's requests have at workers; random, because a hub starts again."""
+        self.key = os.urandom(16)
+        """The key from which the hub derives the ids and grants of this peer's requests."""
         self.queue = CallerQueue()
         """The queue of this peer's own calls; the connections of one identity share it."""
         self.nested_queue = CallerQueue()
