@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from operations.context import current_grant
 from operations.errors import CallError, ErrorCode
 from operations.schema import Schema, jsonable, validation_error
 from operations.schema.checking.values import MAX_PARTS, has_more_parts
+from operations.schema.problems import Found
 from operations.spec import Operation
 
 
-def validate_input(operation: Operation[Any], input: Any) -> Any:
-    """Return the input for the handler, or raise one `VALIDATION_ERROR` with every problem."""
+def validate_input(operation: Operation[Any], input: Any, *, bounded: bool = False) -> Any:
+    """Return the input for the handler, or raise one `VALIDATION_ERROR` with every problem.
+
+    With `bounded`, and for a request of a caller without rights, the number of listed problems is limited.
+    """
     value = {} if input is None else input
     if operation.split_files is None:
         if operation.spec.input_schema.check(value):
             return value
     elif (parts := operation.split_files(value)) is not None:
-        return parts.restore(_validate_data(operation, parts.without_files, given=True))
-    return _validate_data(operation, value, given=input is not None)
+        return parts.restore(_validate_data(operation, parts.without_files, given=True, bounded=bounded))
+    return _validate_data(operation, value, given=input is not None, bounded=bounded)
 
 
-def _validate_data(operation: Operation[Any], value: Any, *, given: bool) -> Any:
+def _validate_data(operation: Operation[Any], value: Any, *, given: bool, bounded: bool) -> Any:
     schema = operation.spec.input_schema
     if schema.check(value):
         return value
@@ -36,9 +42,18 @@ def _validate_data(operation: Operation[Any], value: Any, *, given: bool) -> Any
         raise _not_executed(refused, operation) from error
     if schema.check(value):
         return value
-    is_listed = operation.extra_problems is not None and not has_more_parts(value, MAX_PARTS)
-    found = operation.extra_problems(value) if is_listed and operation.extra_problems is not None else ()
-    raise _not_executed(validation_error(schema.errors(value, found), f"invalid input for {operation.id}"), operation)
+    bounded = bounded or _is_without_rights()
+    found: Sequence[Found] = ()
+    if operation.extra_problems is not None and not (bounded and has_more_parts(value, MAX_PARTS)):
+        found = operation.extra_problems(value)
+    problems = schema.errors(value, found, bounded=bounded)
+    raise _not_executed(validation_error(problems, f"invalid input for {operation.id}"), operation)
+
+
+def _is_without_rights() -> bool:
+    """Whether a request of a caller without scopes and resources is being handled."""
+    grant = current_grant.get()
+    return grant is not None and (grant.identity is None or not grant.identity.has_rights)
 
 
 def _not_executed(error: CallError, operation: Operation[Any]) -> CallError:

@@ -56,7 +56,7 @@ def work():
         for policy in POLICIES:
             assert schema.normalise(value, policy)[0] is value
     print(from_schema({{"type": "object"}}).check(value))
-    print(from_schema({{"type": "string"}}).errors(value)[1].message)
+    print(len(from_schema({{"type": "string"}}).errors(value)))
     from_schema({{"enum": [nested(50), 1]}}).check(value)
     from_schema({{"properties": {{"a": {{"type": "integer"}}}}}}).normalise(value, "total")
 if {stack}:
@@ -66,11 +66,7 @@ else:
     work()
 """
     lines = survives(code).splitlines()
-    assert lines == [
-        *["False nested deeper than 400 levels"] * 2,
-        "True",
-        "more than 4,000 values: at most one problem is listed",
-    ]
+    assert lines == ["False nested deeper than 400 levels"] * 2 + ["True", "1"]
 
 
 @pytest.mark.slow
@@ -327,7 +323,4 @@ def test_work_is_bounded(document: Any, value: Any) -> None:
 def test_problems_beside_many_secrets() -> None:
     row = {"type": "object", "properties": {"p": {"type": "string", "format": "password"}, "a": {"type": "integer"}}}
     problems = from_schema({"type": "array", "items": row}).errors([{"a": "x", "p": "s"}] * 12_000)
-    assert [problem.path for problem in problems] == ["/0/a", ""]
-    few = from_schema({"type": "array", "items": row}).errors([{"a": "x", "p": "s"}] * 1_000)
-    assert len(few) == 101
-    assert few[-1].message == "more than 100 problems: the others are not listed"
+    assert len(problems) == 12_000

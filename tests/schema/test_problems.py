@@ -97,9 +97,8 @@ def test_long_values_are_truncated_in_messages_and_whole_in_the_problem() -> Non
     (problem,) = collect_errors(from_schema({"type": "integer"}), "x" * 10_000)
     assert len(problem.message) < 150
     assert problem.value == "x" * 10_000
-    problem, note = collect_errors(from_schema({"type": "integer"}), {f"key{i}": list(range(100)) for i in range(1000)})
+    (problem,) = collect_errors(from_schema({"type": "integer"}), {f"key{i}": list(range(100)) for i in range(1000)})
     assert len(problem.message) < 200
-    assert note.message == "more than 4,000 values: at most one problem is listed"
 
 
 SECRETS = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from typing import Any, Literal
 
 import msgspec
@@ -14,6 +14,8 @@ from operations.calls import CallHandler, PendingRequestMap, codec
 from operations.calls.hub import Hub
 from operations.calls.hub.spoke import Spoke
 from operations.calls.signed_transport import SignedTransport
+from operations.context import Grant
+from operations.dispatch import Dispatcher, Request
 from operations.identity import Principal, StaticTokens
 from operations.pubsub import Arrival, Transport
 from operations.serving import Limits, app
@@ -247,8 +249,13 @@ WRONG: dict[str, tuple[Any, int]] = {
 async def test_the_listed_problems_of_an_input_are_bounded(name: str) -> None:
     """The native engine would collect every problem first, and the caller would get its whole input back."""
     registry = OperationRegistry([add_up, mixed])
+    dispatcher = Dispatcher(registry)
     input, count = WRONG[name]
-    error = await error_of(registry.execute("shop.sum", input))
+
+    def call(operation_id: str, identity: Identity | None) -> Awaitable[Any]:
+        return dispatcher.call(Request(operation_id=operation_id, input=input, grant=Grant(identity=identity)))
+
+    error = await error_of(call("shop.sum", Identity("guest")))
     assert error.code is ErrorCode.VALIDATION_ERROR
     assert len(error.details["errors"]) == count
     assert len(msgspec.json.encode(error.details)) < 32_768
@@ -258,9 +265,21 @@ async def test_the_listed_problems_of_an_input_are_bounded(name: str) -> None:
         assert "more than 100 problems: the others are not listed" in error.message
     elif count == 2:
         assert "more than 4,000 values: at most one problem is listed" in error.message
-    error = await error_of(registry.execute("shop.mixed", input))
+    error = await error_of(call("shop.mixed", None))
     assert error.code is ErrorCode.VALIDATION_ERROR
     assert len(msgspec.json.encode(error.details)) < 32_768
+
+
+@pytest.mark.parametrize("identity", [None, Identity("ada", ("read",))])
+async def test_trusted_calls_and_callers_with_rights_get_every_problem(identity: Identity | None) -> None:
+    registry = OperationRegistry([add_up])
+    input = {"values": [1] * 5_000 + ["x"] * 200}
+    if identity is None:
+        error = await error_of(registry.execute("shop.sum", input))
+    else:
+        request = Request(operation_id="shop.sum", input=input, grant=Grant(identity=identity))
+        error = await error_of(Dispatcher(registry).call(request))
+    assert len(error.details["errors"]) == 200
 
 
 JSON_CASES: list[tuple[bytes, int]] = [

@@ -72,12 +72,16 @@ class Schema:
         """Whether `value` is valid."""
         return self._check(value)
 
-    def errors(self, value: Any, found: Sequence[Found] = ()) -> list[Problem]:
+    def errors(self, value: Any, found: Sequence[Found] = (), *, bounded: bool = False) -> list[Problem]:
         """Return every problem of `value`; empty if valid.
 
         `found` has problems from another check (a Python type); they are added at paths where the schema has none.
+        With `bounded`, at most 100 problems are listed, and of a large value only the first: finding all takes long.
         """
-        problems = [] if self.check(value) else self._explainer.listed(value)
+        if self.check(value):
+            problems = []
+        else:
+            problems = self._explainer.listed(value) if bounded else self._explainer.problems(value)
         return self._explainer.joined(value, problems, found) if found else problems
 
     def redact(self, value: Any) -> Any:
@@ -385,8 +389,8 @@ class _RecordSchema(Schema):
         super().__init__(json_schema)
         self._to_json = to_json
 
-    def errors(self, value: Any, found: Sequence[Found] = ()) -> list[Problem]:
-        return super().errors(self._to_json(value), found)
+    def errors(self, value: Any, found: Sequence[Found] = (), *, bounded: bool = False) -> list[Problem]:
+        return super().errors(self._to_json(value), found, bounded=bounded)
 
     def _make_check(self) -> Callable[[Any], bool]:
         check, to_json = super()._make_check(), self._to_json

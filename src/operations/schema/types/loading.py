@@ -210,7 +210,7 @@ def raise_all(tries: Iterable[tuple[Any, Load, Any]]) -> None:
             load(value)
         except CallError as error:
             found += found_within(error, step)
-            if len(found) >= MAX_FOUND:
+            if len(found) > MAX_FOUND:
                 break
     if found:
         raise mismatch(found)

@@ -28,8 +28,11 @@ def message_of(text: str) -> str:
 
 
 def mismatch(found: Iterable[Found]) -> CallError:
-    """Return a `VALIDATION_ERROR` with these problems."""
-    errors = [{"path": path, "message": message} for path, message in islice(found, MAX_FOUND)]
+    """Return a `VALIDATION_ERROR` with these problems, at most `MAX_FOUND`."""
+    listed = list(islice(found, MAX_FOUND + 1))
+    if len(listed) > MAX_FOUND:
+        listed[-1] = ("", f"more than {MAX_FOUND} problems: the others are not listed")
+    errors = [{"path": path, "message": message} for path, message in listed]
     text = "\n".join(f"{error['path'] or '(value)'}: {error['message']}" for error in errors)
     return CallError(ErrorCode.VALIDATION_ERROR, text, {"errors": errors})
 

@@ -133,7 +133,7 @@ class InputReader:
         ]
         stated = {error["path"] for error in errors}
         try:
-            validate_input(self._operation, values)
+            validate_input(self._operation, values, bounded=True)
         except CallError as error:
             found = error.details.get("errors", ()) if isinstance(error.details, dict) else ()
             errors += [each for each in found if "/".join(each["path"].split("/", 2)[:2]) not in stated]
