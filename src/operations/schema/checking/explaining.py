@@ -31,7 +31,7 @@ _MAX_COUNTED = 100_000
 _TOO_DEEP = "nested deeper than"
 _MAX_PROBLEMS = 100
 _MAX_SHOWN_PARTS = 1_000
-"""Size of a value up to which a problem includes it."""
+"""Size of a value up to which a listed problem includes it."""
 _ONLY_FIRST = Problem("", "", f"more than {MAX_PARTS:,} values: at most one problem is listed")
 _MORE = Problem("", "", f"more than {_MAX_PROBLEMS} problems: the others are not listed")
 _MAX_NESTED = 100
@@ -90,9 +90,12 @@ class Explainer:
         return self._secrets.secret_paths(value)
 
     def listed(self, value: Any) -> list[Problem]:
-        """Return the problems of a value known to be invalid, at most `_MAX_PROBLEMS`; of a large value one."""
+        """Return the problems of a value known to be invalid, at most `_MAX_PROBLEMS`; of a large value one.
+
+        The problems do not include large values.
+        """
         is_large = has_more_parts(value, MAX_PARTS)
-        problems = self.problems(value, most=1 if is_large else _MAX_PROBLEMS + 1)
+        problems = [_without_large(each) for each in self.problems(value, most=1 if is_large else _MAX_PROBLEMS + 1)]
         if len(problems) > _MAX_PROBLEMS:
             return [*problems[:_MAX_PROBLEMS], _MORE]
         is_refused = problems[0].message == TOO_MUCH_WORK or problems[0].message.startswith(_TOO_DEEP)
@@ -196,14 +199,14 @@ class _Printer:
             message = printed + cause.words if cause.words.startswith(" ") else cause.words
         else:
             message = (secret_message_of if secret else message_of)(cause.kind, printed, value)
-        return Problem(pointer(cause.path), cause.schema_path, message + cause.note, _included(value))
+        return Problem(pointer(cause.path), cause.schema_path, message + cause.note, value)
 
     def found(self, path: str, existing: Path, message: str) -> Problem:
         """Return a problem that another check found at `path`; `existing` is the part of `path` in the value."""
         value, _, secret = self._show(existing)
         if secret and _quotes(message, _at(self._root, existing)):
             message = "does not match its type"
-        return Problem(path, "", message, _included(value) if pointer(existing) == path else msgspec.UNSET)
+        return Problem(path, "", message, value if pointer(existing) == path else msgspec.UNSET)
 
     def _show(self, path: Path) -> tuple[Any, str, bool]:
         if self._hidden.covers(path):
@@ -213,9 +216,10 @@ class _Printer:
         return shown, show(shown), shown is not value
 
 
-def _included(value: Any) -> Any:
-    """Return the value that a problem includes: none for a large one."""
-    return msgspec.UNSET if has_more_parts(value, _MAX_SHOWN_PARTS) else value
+def _without_large(problem: Problem) -> Problem:
+    """Return a problem that does not include a large value."""
+    is_large = has_more_parts(problem.value, _MAX_SHOWN_PARTS)
+    return msgspec.structs.replace(problem, value=msgspec.UNSET) if is_large else problem
 
 
 class _Unions:
