@@ -185,6 +185,7 @@ async def test_many_concurrent_streams_and_calls(serve: Serve, caller: PendingRe
 
 @pytest.mark.fault(18)
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # tracing every allocation takes long on a busy machine
 async def test_a_hundred_thousand_events_with_a_slow_consumer_in_bounded_memory(
     serve: Serve, caller: PendingRequestMap
 ) -> None:
