@@ -346,7 +346,7 @@ NO_ASK = "NO_ASK"
 
 
 def new_request_id() -> str:
-    """Return a unique id: random per process, counted within it."""
+    """Return a unique id: a random prefix of the process and a counter."""
     return _prefix + str(next(_counter))
 
 

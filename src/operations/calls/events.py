@@ -85,7 +85,7 @@ class AbortPayload(_CallPayload):
 
     reason: str = ""
     proof: str = ""
-    """Proof that the sender knows the request id, on a transport where others receive it: see `control_messages`."""
+    """Proof that the sender knows the request id, needed if others receive the abort too: see `control_messages`."""
 
 
 class AcceptancePayload(_CallPayload):

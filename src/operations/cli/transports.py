@@ -99,7 +99,7 @@ def open_transport(settings: TransportSettings, args: ParsedArguments) -> Abstra
     try:
         opened: AbstractAsyncContextManager[Any] = connect(url, **options)
     except (TypeError, ValueError) as error:
-        raise CommandError(f"options of {shown_url(settings)}: {str(error).rpartition('() ')[2]}") from None
+        raise CommandError(f"invalid options of {shown_url(settings)}: {str(error).rpartition('() ')[2]}") from None
     return opened
 
 

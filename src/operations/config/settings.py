@@ -90,7 +90,7 @@ class RetrySettings(Settings, frozen=True, kw_only=True):
 
 
 class LimitSettings(Settings, frozen=True, kw_only=True):
-    """Limits of HTTP responses."""
+    """Limits of an API's responses, redirects and connections."""
 
     response_bytes: Annotated[Count, Meta(description="Maximum body size.")] = 64 * 1024 * 1024
     event_bytes: Annotated[Count, Meta(description="Maximum size of a stream's event.")] = 16 * 1024 * 1024

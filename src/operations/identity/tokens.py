@@ -88,7 +88,7 @@ class StaticTokens:
     def __init__(self, principals: Mapping[str, Principal]) -> None:
         for token in principals:
             if not _is_token(token):
-                raise ValueError("invalid token: expected printable ASCII characters without blanks at the ends")
+                raise ValueError("invalid token: expected printable ASCII without leading or trailing spaces")
         self._principals = dict(principals)
 
     def authenticate(self, token: str | None) -> Principal:

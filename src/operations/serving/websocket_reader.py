@@ -21,7 +21,8 @@ _MAX_UNSENT = 1 << 20
 class WebSocketReader(asyncio.Protocol):
     """A layer between the transport and the protocol of a connection; the protocol uses it as its transport.
 
-    The connections of a server share `turn`: once it is over, each handles one slice per iteration of the event loop.
+    The connections of a server share the time of `turn`. After it, each handles one slice per iteration of the event
+    loop.
     """
 
     def __init__(self, transport: asyncio.Transport, protocol: Any, turn: Turn) -> None:

@@ -291,7 +291,10 @@ class CallRecords:
         return f"{self._epoch}{self._last:016x}"
 
     def _evict(self, caller: str | None) -> None:
-        """Drop the oldest record, or the oldest of this caller if it has too many; running calls stay recorded."""
+        """Drop the oldest record, or the oldest of this caller if it has too many.
+
+        A running call can still be found by its id and in its trace.
+        """
         own = self._of_callers[caller]
         number = next(iter(own if 2 * len(own) > self._max_records else self._records))
         record = self._records.pop(number)

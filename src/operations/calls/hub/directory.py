@@ -394,7 +394,7 @@ class _ChangeNotices:
 
 
 def _split(specs: list[msgspec.Raw], limit: int | None) -> list[list[msgspec.Raw]]:
-    """Split specs into as few parts as a peer accepts; a spec that is too large alone is left out."""
+    """Split specs into as few parts as possible, each small enough for a peer; too large a spec is left out."""
     if limit is None:
         return [specs]
     parts: list[list[msgspec.Raw]] = [[]]

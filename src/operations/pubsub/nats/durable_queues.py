@@ -191,7 +191,7 @@ class DurableQueues:
             if answer.error is None:
                 return not answer.duplicate
             problem = answer.error.description
-        message = f"the record of requests cannot be reached: {problem}"
+        message = f"JetStream, which detects repeated requests, did not record the request: {problem}"
         raise CallError(ErrorCode.UNAVAILABLE, message, {"executed": "no"})
 
     def regained(self) -> None:

@@ -65,7 +65,7 @@ class NatsRecords:
         return blake2b(record.key.encode(), key=self._secret, digest_size=16).hexdigest().encode()
 
     async def admit(self, record: Record) -> bool:
-        """Return whether an owner may have one more record; the server's count is requested at intervals."""
+        """Whether an owner may have one more record; the server's count is read at intervals and at the limit."""
         problem = await self.jetstream.make_job_records()
         if problem is not None:
             raise _unreachable(problem)

@@ -212,7 +212,7 @@ class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsB
         return await self._queues.store_key(key, seconds) if self.capabilities.durable else True
 
     def delete_key(self, key: str) -> None:
-        """Do nothing: JetStream marks a released message as redelivered."""
+        """Do nothing: JetStream marks a released message as redelivered, and redelivered messages are accepted."""
 
     async def flush(self) -> None:
         """Return once the server has processed everything that was sent, and all its earlier messages were received."""

@@ -170,7 +170,7 @@ class BusWorkers:
             self._endpoint.transport.send(ASKS, JSON.encode(question))
 
     def _find(self, worker_id: str) -> _KnownWorker | None:
-        """Return the worker that sent a message; None if too many are known."""
+        """Return the worker that sent a message, added if it is new; None if its id is too long or many are known."""
         known = self._known.get(worker_id)
         now = self._clock()
         if known is None:

@@ -89,7 +89,7 @@ def problem(error: CallError, request_id: str, operation: Operation[Any] | None 
 
 
 def _retry_seconds(error: CallError) -> int:
-    """Return the whole seconds of `Retry-After`; the details may come from another process and be wrong."""
+    """Return the whole seconds of `Retry-After`; a default if the details of the error have no valid number."""
     wait = error.details.get("retryAfter") if isinstance(error.details, dict) else None
     if isinstance(wait, int | float) and 0 <= wait <= _LONGEST_RETRY:
         return math.ceil(wait)

@@ -143,7 +143,7 @@ class MCPCalls:
     async def run_direct(
         self, operation: Operation[Any], input: Any, caller: Caller, meta: Mapping[str, Any]
     ) -> ResponseEnvelope[Any]:
-        """Run an operation that cannot ask, as `run` does."""
+        """Run an operation that asks its client nothing, with the limits and the audit record of `run`."""
         request = Request(
             host=self.dispatcher,
             caller=caller.key,

@@ -210,7 +210,7 @@ def _retry_after(value: str) -> float | None:
 
 
 class RedirectChain:
-    """The redirects of one request: unchanged within its origin and the credential origins.
+    """The redirects of one request. Within its origin and the credential origins it keeps headers and credentials.
 
     At any other origin all possible secrets are removed, and are not restored when a redirect leads back.
     """
@@ -252,7 +252,7 @@ class RedirectChain:
         return msgspec.structs.replace(request, url=url, headers=headers, body=next_request)
 
     def _with_key(self, url: str) -> str:
-        """Return the URL with the query's credentials, if the redirect dropped them."""
+        """Return the URL with the credentials that are sent in the query, if the redirect dropped them."""
         given = {name for name, _ in parse_qsl(urlsplit(url).query, keep_blank_values=True)}
         missing = [pair for pair in self._key if pair[0] not in given]
         if not missing:
