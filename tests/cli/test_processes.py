@@ -17,6 +17,7 @@ import pytest
 
 from operations.calls import hub as hubs
 from operations.cli.main import main
+from tests.certificates import make_certificate
 from tests.cli.conftest import OTHER
 from tests.cli.driving import Project
 from tests.nats_server import free_ports
@@ -58,6 +59,19 @@ def hub(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     directory.mkdir()
     with running(Project(directory), "hub", "--port", "0", said="hub listening on") as (process, line):
         yield process, line.split()[4].rstrip(";")
+
+
+def test_a_tls_handshake_that_ends_early_prints_no_traceback(tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path)
+    config = f'[hub]\ntls = {{ certificate = "{certificate}", key = "{key}" }}\n'
+    (tmp_path / "operations.toml").write_text(config)
+    with running(Project(tmp_path), "hub", "--trust", "--port", "0", said="hub listening on") as (process, line):
+        port = int(line.split()[4].rstrip(";/").rpartition(":")[2])
+        socket.create_connection(("127.0.0.1", port)).close()
+        assert line_with(process, "SSL handshake failed").startswith("note: ")
+        process.send_signal(signal.SIGTERM)
+        assert process.stderr is not None
+        assert b"Traceback" not in process.stderr.read()
 
 
 def test_a_spoke_offers_and_others_list_call_and_follow(

@@ -135,6 +135,12 @@ def test_every_log_record_is_one_line_of_json(message: str, more: dict[str, Any]
     assert json.loads(line.encode("utf-8", "replace"))["level"] == "INFO"
 
 
+def test_a_record_with_an_exception_class_has_no_traceback() -> None:
+    record = logging.LogRecord("asyncio", logging.ERROR, __file__, 1, "SSL handshake failed", None, None)
+    record.exc_info = (type, ConnectionResetError, ConnectionResetError.__traceback__)  # type: ignore[assignment]
+    assert "traceback" not in json.loads(JSONFormatter().format(record))
+
+
 def audited(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 

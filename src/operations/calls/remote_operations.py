@@ -69,8 +69,9 @@ class RemoteOperations:
             await self.until(lambda: wanted <= self._imported.keys() if wanted else bool(self._imported), timeout)
         except CallError as error:
             missing = sorted(wanted - self._imported.keys())
-            reason = f"no worker registered {', '.join(missing)}" if missing else "no worker registered an operation"
-            raise CallError(error.code, f"{reason} within {timeout:g} s", {"missing": missing}) from None
+            offered = f"{', '.join(missing) or 'any operation'} was not offered to this caller within {timeout:g} s"
+            reason = "no worker registered it, or the caller may not call it"
+            raise CallError(error.code, f"{offered}: {reason}", {"missing": missing}) from None
 
     async def close(self) -> None:
         """Remove the imported operations and stop following workers."""

@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from operations.cli import stderr
 from operations.cli.failures import OK, Terminated
@@ -29,7 +29,17 @@ _SIGNAL_WINDOW = 1.0
 """Seconds within which several signals count as one: a supervisor may signal a process and also its group."""
 
 
-class _Warnings(logging.Handler):
+class _Printing(logging.Handler):
+    """A handler whose records have an exception or none."""
+
+    def filter(self, record: logging.LogRecord) -> Any:
+        """Remove an exception class: asyncio logs one in place of an exception if a TLS handshake ends early."""
+        if record.exc_info and not isinstance(record.exc_info[1], BaseException):
+            record.exc_info = None
+        return super().filter(record)
+
+
+class _Warnings(_Printing):
     """Prints the library's warnings, and its errors with tracebacks, such as those of failed handlers."""
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -46,7 +56,7 @@ class _Warnings(logging.Handler):
             stderr.write_line(printable(line))
 
 
-class _Everything(logging.Handler):
+class _Everything(_Printing):
     """Prints every log record, with the time since the start and tracebacks."""
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -53,7 +53,7 @@ class JSONFormatter(logging.Formatter):
                 fields[name] = value
         fields |= _trace_ids()
         fields |= {name: value for name, value in vars(record).items() if name not in _STANDARD and name not in fields}
-        if record.exc_info:
+        if record.exc_info and isinstance(record.exc_info[1], BaseException):  # asyncio may log a class instead
             fields["traceback"] = self.formatException(record.exc_info)
         return _encode(fields)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import logging
 import mmap
 import os
@@ -220,6 +221,13 @@ async def test_a_download_goes_to_a_file(client: Client, tmp_path: Path) -> None
     assert envelope.data == {"path": str(target), "size": 256 * 4_000}
     assert target.read_bytes() == bytes(range(256)) * 4_000
     assert os.listdir(tmp_path) == ["blob.bin"]
+
+
+async def test_the_schema_of_a_response_does_not_apply_to_its_download(client: Client, tmp_path: Path) -> None:
+    target = tmp_path / "item.json"
+    envelope = await client.call("getItem", {"id": 1}, download_to=target)
+    assert envelope.data == {"path": str(target), "size": target.stat().st_size}
+    assert json.loads(target.read_bytes())["id"] == 1
 
 
 async def test_a_dry_run_returns_the_request_and_sends_nothing(client: Client, shop: Shop) -> None:

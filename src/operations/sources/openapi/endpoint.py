@@ -19,6 +19,7 @@ from operations.sources.openapi.inputs import explain_impossible
 from operations.sources.openapi.media import is_stream
 from operations.sources.openapi.parameters import Parameter
 from operations.sources.openapi.requests import RequestBuilder
+from operations.sources.openapi.responses import Download
 from operations.sources.openapi.service import HTTPService
 from operations.sources.openapi.template import BrokenOperationError, Template, TemplateReader, security_schemes
 from operations.sources.openapi.uploads import SplitInput
@@ -147,7 +148,7 @@ class OpenAPIEndpoint:
     def schema_applies(self, envelope: ResponseEnvelope[Any]) -> bool:
         """Whether the output schema applies to a response."""
         meta = envelope.meta
-        if not isinstance(meta, HTTPResponseMeta):
+        if not isinstance(meta, HTTPResponseMeta) or isinstance(envelope.data, Download):
             return False
         got = (meta.status_code, meta.content_type)
         if got == self._last_described:

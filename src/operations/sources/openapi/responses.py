@@ -118,10 +118,14 @@ def _message(data: Any) -> str:
     return ""
 
 
-async def download(response: HTTPResponse, path: str | os.PathLike[str]) -> dict[str, Any]:
+class Download(dict[str, Any]):
+    """The path and the size of a downloaded body. The schema of the response does not apply to them."""
+
+
+async def download(response: HTTPResponse, path: str | os.PathLike[str]) -> Download:
     """Write the body to `path`; the file appears when it is complete, and an incomplete one is removed."""
     try:
-        return {"path": os.fspath(path), "size": await _write(response, Path(path))}
+        return Download(path=os.fspath(path), size=await _write(response, Path(path)))
     except OSError as error:
         message = f"cannot write the response to {os.fspath(path)}: {error.strerror or error}"
         raise CallError(ErrorCode.EXECUTION_ERROR, message) from error
