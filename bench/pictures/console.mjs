@@ -69,7 +69,7 @@ async function walk(theme, size, suffix) {
 
   for (const screen of ["calls", "workers", "metrics", "audit"]) {
     await page.goto(url + screen);
-    await page.locator("tbody tr").first().waitFor({ state: "attached" });
+    await page.locator("tbody tr, .uplot").first().waitFor({ state: "attached" }); // the tables of charts are closed
     await take(screen);
   }
   await browser.close();
