@@ -74,6 +74,8 @@ class Hub:
         self._port = port
         self._tls = tls
         self._listener: Listener | None = None
+        self._digest_key = os.urandom(16)
+        """The key of the digests of tokens and addresses: workers see the digest of an anonymous caller's address."""
         self._accounts: dict[bytes, TokenConnections] = {}
         self._joined: dict[str, HubConnection] = {}
         """The connections whose handshake is complete, by the name of their peer."""
@@ -169,7 +171,7 @@ class Hub:
 
         For an anonymous peer, `token` is what its limits are counted by.
         """
-        digest = blake2b((token or "").encode(errors="surrogatepass"), digest_size=16).digest()
+        digest = blake2b((token or "").encode(errors="surrogatepass"), digest_size=16, key=self._digest_key).digest()
         account = self._accounts.get(digest) or TokenConnections(digest)
         if len(account.links) >= _MOST_CONNECTIONS:
             reason = f"too many connections: a token may have {_MOST_CONNECTIONS}"
