@@ -1,4 +1,4 @@
-"""One registry of typed operations: local functions, MCP tools and HTTP APIs called the same way.
+"""A registry of typed operations that calls local functions, MCP tools and HTTP APIs in the same way.
 
 Names are imported on first use, so that `ops --help` and completion load neither asyncio nor msgspec.
 """
@@ -174,7 +174,7 @@ _HOMES = {
         "OperationType",
     ),
 }
-"""Public names by the module that defines them."""
+"""The public names of each module."""
 
 
 def __getattr__(name: str) -> Any:

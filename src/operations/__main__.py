@@ -1,4 +1,4 @@
-"""`python -m operations`: the command line, also if its script is not in PATH."""
+"""Runs the command line with `python -m operations`, even if the `ops` script is not in PATH."""
 
 from _operations_entry import program
 

@@ -1,4 +1,4 @@
-"""The access rule: a pure decision whether an identity may call an operation."""
+"""Access checks: pure functions that decide whether an identity may call an operation."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def access_error(operation_id: str, decision: AccessDecision, identity: Identity
 
 
 def _missing_resource(access: AccessControl, identity: Identity | None) -> str | None:
-    """Return the action on a resource type that no resource of the identity allows; None if nothing is missing."""
+    """Return the required action if no resource of the identity allows it, otherwise None."""
     if access.resource_type is None and access.resource_action is None:
         return None
     for resource, actions in (identity.resources if identity is not None else {}).items():

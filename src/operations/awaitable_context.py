@@ -1,4 +1,4 @@
-"""AwaitableContext: await it to get an open source, or use it with `async with`, which also closes the source."""
+"""AwaitableContext: a coroutine that also works with `async with`, which closes the source at the end."""
 
 from __future__ import annotations
 

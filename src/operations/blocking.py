@@ -24,14 +24,14 @@ T = TypeVar("T")
 
 
 _CLEANUP_SECONDS = 1.0
-"""Seconds that cancelled calls may take to clean up at the end."""
+"""Time for cancelled calls to clean up when a BlockingRegistry closes, in seconds."""
 
 
 class BlockingRegistry:
     """Calls a registry's operations from synchronous code, on an event loop in a separate thread.
 
-    Use it with `with`: leaving the block stops the loop and everything on it. A handler on that loop uses `context.env`
-    instead: with the BlockingRegistry it would wait for itself.
+    Use it with `with`: leaving the block stops the loop and everything on it. Handlers run on that loop and must call
+    through `context.env`: a BlockingRegistry would block the loop.
     """
 
     def __init__(self, registry: OperationRegistry) -> None:
@@ -117,7 +117,7 @@ class BlockingRegistry:
             raise
 
     async def _end(self) -> None:
-        """Cancel running calls and close streams; abandon those that do not end."""
+        """Cancel running calls and close streams; stop waiting after `_CLEANUP_SECONDS`."""
         running = asyncio.all_tasks() - {asyncio.current_task()}
         for task in running:
             task.cancel()
@@ -138,5 +138,5 @@ class BlockingRegistry:
 
 
 async def _next(stream: AsyncGenerator[ResponseEnvelope[Any], None]) -> ResponseEnvelope[Any] | None:
-    """Return the next envelope, or None at the end: StopAsyncIteration cannot cross threads."""
+    """Return the next envelope, or None at the end of the stream."""
     return await anext(stream, None)

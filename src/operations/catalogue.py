@@ -1,4 +1,4 @@
-"""OperationCatalogue: registration and lookup of operations; it calls none."""
+"""OperationCatalogue: registration and lookup of operations, without calls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class OperationCatalogue:
         self.operations: dict[str, Operation[Any]] = {}
         """Operations by id; change them only with `register` and `unregister`."""
         self.generation = 0
-        """Grows with each registration, replacement and removal; caches of the operations use it as their key."""
+        """Counter of registrations, replacements and removals; a cache compares it to detect changes."""
         self._aliases: dict[str, list[str]] | None = None
         self._search_index: SearchIndex | None = None
         self._watchers: list[Callable[[], None]] = []
@@ -48,13 +48,13 @@ class OperationCatalogue:
         self._changed()
 
     def register_spec(self, spec: OperationSpec, *, replace: bool = False) -> None:
-        """Add an operation without a handler, which `register_handler` adds."""
+        """Register a spec without a handler; `register_handler` adds the handler later."""
         self.register(Operation(spec=spec), replace=replace)
 
     def register_handler(
         self, operation_id: str, handler: Handler | Stream, *, inline: bool = False, replace: bool = False
     ) -> None:
-        """Add the handler of a registered spec; an async generator becomes its stream."""
+        """Add the handler of a registered spec; an async generator function becomes the stream of the operation."""
         operation = self._require(operation_id)
         is_stream = streams(handler)
         if not replace and (operation.stream if is_stream else operation.handler) is not None:
@@ -128,12 +128,12 @@ class OperationCatalogue:
         type: OperationType | str | None = None,
         tag: str | None = None,
     ) -> Sequence[OperationSpec]:
-        """Return the specs that match a query, best first, among those that `list` selects.
+        """Return the specs that match a query, best match first; the other parameters filter as in `list`.
 
-        The index is made by the first search after a change.
+        The first search after a change of the operations rebuilds the index.
         """
         if self._search_index is None:
-            from operations.search import SearchIndex  # most programs do not search
+            from operations.search import SearchIndex  # imported lazily: most programs do not search
 
             self._search_index = SearchIndex(search_document(each.spec) for each in self.operations.values())
         found = self._search_index.search(text)
@@ -151,11 +151,11 @@ class OperationCatalogue:
         return iter(sorted(self.operations))
 
     def __getitem__(self, operation_id: str) -> Operation[Any]:
-        """Return the operation with an id; raise `OPERATION_NOT_FOUND` that names the nearest ids."""
+        """Return the operation with an id; raise `OPERATION_NOT_FOUND` with similar ids."""
         return self._require(operation_id)
 
     def find(self, path: str) -> Operation[Any] | None:
-        """Return the operation at a path, in which `_` matches `-` and `/` if that is unambiguous."""
+        """Return the operation whose id matches `path`; `_` also matches `-` and `/`. Raise if several ids match."""
         operation = self.operations.get(path)
         if operation is not None:
             return operation
@@ -172,12 +172,12 @@ class OperationCatalogue:
         return self.operations[candidates[0]] if candidates else None
 
     def find_under(self, namespace: str) -> Collection[str]:
-        """Return the ids below a namespace, in which `_` matches `-`; an empty namespace contains all."""
+        """Return the ids in or below a namespace, in which `_` also matches `-`; an empty string selects all ids."""
         prefix = f"{attribute_path(namespace)}." if namespace else ""
         return [operation_id for operation_id in self.operations if attribute_path(operation_id).startswith(prefix)]
 
     def not_found(self, operation_id: str) -> CallError:
-        """Return the error for an unknown id, with the nearest ones."""
+        """Return the error for an unknown id, with similar ids."""
         return unknown_operation(operation_id, self.operations)
 
     def _require(self, operation_id: str) -> Operation[Any]:
@@ -188,7 +188,7 @@ class OperationCatalogue:
 
 
 def attribute_path(path: str) -> str:
-    """Return the path of an id or a namespace in an env: `_` stands for `-` and `/`."""
+    """Return the attribute path of an id or a namespace in an env: `-` and `/` become `_`."""
     return path.replace("-", "_").replace("/", "_")
 
 
@@ -216,7 +216,7 @@ def _duplicate_error(operation_id: str, message: str | None = None) -> CallError
 
 
 def unknown_operation(operation_id: str, known: Iterable[str]) -> CallError:
-    """Return the error for an unknown id, with the nearest known ones."""
+    """Return the error for an unknown id, with similar known ids."""
     from difflib import get_close_matches  # imported only after an error: it is slow to import
 
     others = (each for each in known if each != operation_id)
@@ -232,7 +232,7 @@ def unknown_operation(operation_id: str, known: Iterable[str]) -> CallError:
 
 
 def explain_operation(value: object) -> str:
-    """Return what to do about a value that is not an operation."""
+    """Return a message that explains how to fix a value that is not an operation."""
     if isinstance(value, OperationSpec):
         return f"{value.id} is a spec without a handler: use register_spec, or Operation(spec=…, handler=…)"
     if callable(value):

@@ -18,12 +18,12 @@ from operations.wire import encode_json
 
 
 class _Extensible(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A value with named fields, and `extra` for others."""
+    """A value with declared fields; `extra` contains all other fields."""
 
     extra: dict[str, Any] = {}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the value with its JSON names, including extra fields; absent fields are omitted."""
+        """Return the value as a dict with JSON names, including the fields in `extra`; absent fields are omitted."""
         data: dict[str, Any] = {}
         for field, name in zip(self.__struct_fields__, self.__struct_encode_fields__, strict=True):
             value = getattr(self, field)
@@ -115,7 +115,7 @@ _NESTED = {"annotations": MCPAnnotations, "resource": MCPResourceContent}
 
 
 def content_block(block: Mapping[str, Any]) -> MCPContentBlock:
-    """Read a content block; an unknown or malformed one becomes a text block with its JSON."""
+    """Read a content block; an unknown or malformed block becomes a text block with the JSON of the block."""
     name = block.get("type")
     kind = _BLOCKS.get(name) if isinstance(name, str) else None
     if kind is not None:
@@ -144,7 +144,7 @@ def is_content_block(value: object) -> bool:
 
 
 def require_block(value: Any) -> MCPContentBlock:
-    """Return a block unchanged; raise for anything else."""
+    """Return a content block unchanged; raise `VALIDATION_ERROR` for any other value."""
     if not isinstance(value, Block):
         message = f"invalid content block: expected a mapping with a `type`, not {type(value).__name__}"
         raise CallError(ErrorCode.VALIDATION_ERROR, message)
@@ -154,12 +154,12 @@ def require_block(value: Any) -> MCPContentBlock:
 
 @cache
 def _optional(kind: Any) -> frozenset[str]:
-    """Return the JSON names of the optional fields; some writers send null for them."""
+    """Return the JSON names of the optional fields; some servers send null for them."""
     return frozenset(field.encode_name for field in msgspec.structs.fields(kind) if field.default is None)
 
 
 def _read(kind: Any, members: Mapping[str, Any]) -> Any:
-    """Return a value of `kind` from JSON properties; unknown ones go to `extra`."""
+    """Return a value of `kind` from JSON properties; unknown properties go to `extra`."""
     names = set(kind.__struct_encode_fields__) - {"extra"}
     known: dict[str, Any] = {}
     extra: dict[str, Any] = {}

@@ -46,7 +46,7 @@ class Identity(msgspec.Struct, frozen=True, omit_defaults=True):
             message = f"invalid resources {self.resources!r:.80}: expected a mapping, such as {{'account:7': ['read']}}"
             raise CallError(ErrorCode.VALIDATION_ERROR, message)
         for name, held in (("scopes", self.scopes), *(("resources", actions) for actions in self.resources.values())):
-            # A string is a sequence, too: `in` would find parts of its words.
+            # A string is also a sequence, but `in` would match substrings.
             if isinstance(held, str):
                 message = f"invalid {name} {held!r}: expected a list; pass {held.split()!r}"
                 raise CallError(ErrorCode.VALIDATION_ERROR, message)
@@ -80,7 +80,7 @@ class Grant(msgspec.Struct, eq=False, kw_only=True):
     deadline: int | None = None
     """Time at which the grant ends at the latest, in epoch milliseconds."""
     protocol: str = ""
-    """Where its request came from: `http`, `mcp`, `ws`; for observers only."""
+    """Protocol of the request, such as `http`, `mcp` or `ws`; for observers only."""
     exposure: Exposed | None = None
     """The operations that the request's server exposes, for handlers that call operations by id; None for all."""
     ended: bool = False
@@ -94,9 +94,9 @@ current_grant: ContextVar[Grant | None] = ContextVar("current_grant", default=No
 
 @contextmanager
 def outside_request() -> Iterator[None]:
-    """Leave the request of the current task, in the block and in tasks started there.
+    """Detach the block, and tasks started in it, from the current request.
 
-    For background tasks of a worker that outlive the request that started them: they call with `as_worker=True`.
+    For background tasks of a worker that outlive the request; their calls need `as_worker=True`.
     """
     entered = current_grant.set(None)
     try:
@@ -106,7 +106,7 @@ def outside_request() -> Iterator[None]:
 
 
 ELICIT = "elicitation/create"
-"""The method of a question to the person behind a call."""
+"""The MCP method of a question to the user of the calling program."""
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -117,20 +117,20 @@ class Question(msgspec.Struct, frozen=True):
 
     @classmethod
     def form(cls, message: str, schema: Mapping[str, Any] | None = None) -> Question:
-        """Return a question to a person; `schema` is a JSON Schema of an object with flat properties."""
+        """Return a question to the user; `schema` is a JSON Schema of an object without nested objects."""
         wanted = {"type": "object", "properties": {}} if schema is None else schema
         return cls(ELICIT, {"message": message, "requestedSchema": wanted})
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """A person's answer: accepted, declined or cancelled, with the values of the form."""
+    """A user's answer: accepted, declined or cancelled, with the values of the form."""
 
     action: Literal["accept", "decline", "cancel"]
     content: Mapping[str, Any] = {}
 
     @property
     def is_accepted(self) -> bool:
-        """Whether the person accepted, so that `content` is filled in."""
+        """Whether the user accepted; only then `content` has values."""
         return self.action == "accept"
 
 
@@ -141,7 +141,7 @@ class Client(Protocol):
         """Whether the caller answers requests of a method."""
 
     async def ask(self, questions: Mapping[str, Question], timeout: float) -> Mapping[str, Any]:
-        """Return the caller's result for each question; raise a CallError if one is missing."""
+        """Return the caller's result for each question; raise a CallError if a result is missing."""
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Send a notification; it may be lost."""
@@ -204,12 +204,12 @@ class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
     deadline: int | None = None
     """Time at which the call fails with `TIMEOUT`, in epoch milliseconds."""
     env: Any = NO_ENV
-    """Operations available to the handler; `execute` sets it if missing. Stubs type it: `env: Env = …`."""
+    """Operations available to the handler; `execute` sets it if missing. A generated stub declares its type."""
     metadata: Mapping[str, Any] = {}
     progress: Progress | None = None
-    """Called with the progress of the call; handlers use `report_progress`. A nested call does not inherit it."""
+    """Callback for the progress of the call; handlers use `report_progress`. Nested calls do not inherit it."""
     client: Client | None = None
-    """The calling program, if it accepts questions; nested calls ask the same one."""
+    """The calling program, if it answers questions; nested calls have the same client."""
     grant: Grant | None = None
     """Grant of the request that this call belongs to; None for calls of the program itself."""
     trusted: bool | None = None
@@ -229,7 +229,7 @@ class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
         self, operation: TypedOperation[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> ResponseEnvelope[R]: ...
     async def call(self, operation: TypedOperation[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Make a nested call with a function's own arguments, which type checkers check; access is checked as in `env`.
+        """Make a nested call with the function's arguments, which type checkers verify; access is checked as in `env`.
 
         If the function's first parameter is a context, leave it out. A plain `def` handler uses `env[operation](…)`.
         """
@@ -243,7 +243,7 @@ class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
         return await called
 
     async def report_progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
-        """Report progress to the caller; do nothing if it does not accept progress.
+        """Report progress to the caller; do nothing if the caller does not accept progress.
 
         A slow caller receives only the newest reports.
         """
@@ -253,19 +253,20 @@ class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
                 await returned
 
     def can_ask(self, method: str = ELICIT) -> bool:
-        """Whether `ask` (or `ask_client` with a method) can be answered."""
+        """Whether the caller answers `ask`, or `ask_client` with the given method."""
         return self.client is not None and self.client.supports(method)
 
     async def ask(
         self, message: str, schema: Mapping[str, Any] | None = None, *, timeout: float = ASK_SECONDS
     ) -> Answer:
-        """Ask the person behind the call; raise UNAVAILABLE with reason NO_ASK if no one can be asked."""
+        """Ask the user of the calling program; raise UNAVAILABLE with reason NO_ASK if the caller cannot ask."""
         answers = await self.ask_all({"answer": Question.form(message, schema)}, timeout=timeout)
         answer: Answer = answers["answer"]
         return answer
 
     async def ask_all(self, questions: Mapping[str, Question], *, timeout: float = ASK_SECONDS) -> dict[str, Any]:
-        """Ask several questions together; return an Answer for each form, the client's result for any other request."""
+        """Ask several questions together; return an Answer for each form, and the client's result for each other
+        request."""
         client = self.client
         for question in questions.values():
             if client is None or not client.supports(question.method):
@@ -283,7 +284,7 @@ class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
         return (await self.ask_all({"answer": Question(method, params or {})}, timeout=timeout))["answer"]
 
     async def notify_client(self, method: str, params: Mapping[str, Any]) -> None:
-        """Send the calling program a notification (`notifications/message`); do nothing if it accepts none."""
+        """Send the calling program a notification (`notifications/message`); do nothing if the program accepts none."""
         if self.client is not None:
             await self.client.notify(method, params)
 
@@ -307,7 +308,8 @@ class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def limit_context(context: object, timeout: object) -> OperationContext:
-    """Return the context with a deadline at most `timeout` seconds away; raise if it is not a context."""
+    """Return the context with a deadline at most `timeout` seconds away; raise if `context` is not an
+    OperationContext."""
     if context is None:
         context = OperationContext()
     elif not isinstance(context, OperationContext):
@@ -326,7 +328,7 @@ def limit_context(context: object, timeout: object) -> OperationContext:
 
 
 def read_answer(result: Any) -> Answer:
-    """Return a client's result for a form as an Answer; raise VALIDATION_ERROR if it is not one."""
+    """Return a client's result for a form as an Answer; raise VALIDATION_ERROR for an invalid result."""
     try:
         return msgspec.convert(
             {"action": result.get("action"), "content": result.get("content") or {}}, Answer, strict=True
@@ -336,9 +338,9 @@ def read_answer(result: Any) -> Answer:
 
 
 def _cannot_ask(method: str) -> CallError:
-    what = "no person can be asked" if method == ELICIT else f"{method} is not answered"
+    what = "cannot ask its user" if method == ELICIT else f"does not answer {method}"
     details = {"reason": NO_ASK, "method": method}
-    return CallError(ErrorCode.UNAVAILABLE, f"{what} by the caller of this operation", details)
+    return CallError(ErrorCode.UNAVAILABLE, f"the caller of this operation {what}", details)
 
 
 NO_ASK = "NO_ASK"
@@ -351,7 +353,7 @@ def new_request_id() -> str:
 
 
 def is_own_request_id(request_id: str) -> bool:
-    """Whether an id has the form of this process's own ids, which others can guess."""
+    """Whether an id has the form of ids that this process generates, which other peers can guess."""
     return request_id.startswith(_prefix)
 
 

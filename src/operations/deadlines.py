@@ -1,4 +1,4 @@
-"""Deadlines: work that runs in its caller's task and ends on time."""
+"""Deadlines: run work in the caller's task and cancel it when its time is over."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Expiring(Protocol):
     """An entry of a timer wheel."""
 
     def expire(self) -> None:
-        """Called when the time of the entry is up."""
+        """Handle the end of the time; the wheel calls this."""
 
 
 Bucket = set[Expiring]
@@ -47,7 +47,7 @@ class TimerWheel:
         self._last: tuple[weakref.ref[asyncio.AbstractEventLoop] | None, _Buckets] = (None, {})
 
     def add(self, entry: Expiring, seconds: float) -> Bucket:
-        """Expire `entry` in `seconds`; return the bucket to discard it from if it ends early."""
+        """Expire `entry` in `seconds`; return its bucket, from which to discard it if it ends early."""
         loop = asyncio.get_running_loop()
         return self.add_at(loop.time() + seconds, entry, loop)
 
@@ -69,7 +69,7 @@ class TimerWheel:
 def _fire(buckets: _Buckets, tick: int) -> None:
     bucket = buckets.pop(tick, set())
     while bucket:
-        # An expiring entry may end others.
+        # Expiring one entry may discard others from the bucket.
         bucket.pop().expire()
 
 
@@ -85,7 +85,7 @@ class DeadlineHost(Protocol):
 
 
 class Deadline(msgspec.Struct, eq=False, kw_only=True):
-    """Runs work in the current task and ends it at a time, or when `stop` is called.
+    """Runs work in the current task, until a given time or until `stop` is called.
 
     Ending means: cancel, wait `GRACE_SECONDS`, then let the work continue in a separate task and return. Work that
     never suspends costs no timer: it is added to the wheel at the first suspension.
@@ -192,7 +192,7 @@ class Deadline(msgspec.Struct, eq=False, kw_only=True):
         return self._task.uncancel() <= self._before
 
     def _keep_running(self, work: Coroutine[Any, Any, Any], thrown: BaseException) -> bool:
-        """Let work that ignores cancellation continue in a separate task; return False while it has time left."""
+        """Let work that ignores cancellation continue in a separate task; return False during the grace period."""
         if not self._is_abandoned:
             return False
         assert self._task is not None
@@ -244,9 +244,9 @@ def _resume(work: Coroutine[Any, Any, Any], thrown: BaseException) -> Generator[
 
 
 class StreamDeadline:
-    """Ends a stream at its deadline, after too long a silence, or when `stop` is called.
+    """Ends a stream at its deadline, at its idle timeout, or when `stop` is called.
 
-    Each item is awaited in the consumer's task: a generator may have task-bound state between items.
+    Each item is awaited in the consumer's task: a generator may keep state that is bound to a task.
     """
 
     def __init__(
@@ -257,7 +257,7 @@ class StreamDeadline:
         self.idle = idle
         self.id = ""
         self.grant: Any = None
-        """The grant of an external stream; `id` is the id of its request."""
+        """The grant of the request, for a stream of an external caller; `id` is then the request id."""
         self._host = host
         self._current: Deadline | None = None
         self._error: CallError | None = None
@@ -269,7 +269,7 @@ class StreamDeadline:
             self._current.stop(error)
 
     def explain(self) -> CallError:
-        """Return the error for a stream whose deadline passed, or that was silent for too long."""
+        """Return the error for a stream whose deadline or idle timeout passed."""
         if self.idle is None or (self.until is not None and self.until <= time.time()):
             return timed_out(self.operation_id, "unknown", "during the stream")
         message = f"{self.operation_id}: the stream was silent for {self.idle:g} s"
@@ -327,7 +327,7 @@ def now_ms() -> int:
 
 
 def check_deadline(deadline: Any) -> float:
-    """Return a deadline (epoch ms) in epoch seconds; raise `VALIDATION_ERROR` if it is not one."""
+    """Return a deadline (epoch ms) in epoch seconds; raise `VALIDATION_ERROR` if it is invalid."""
     try:
         if _EPOCH_SECONDS[0] < deadline < _EPOCH_SECONDS[1]:
             message = f"deadline {deadline!r} is in seconds: give epoch milliseconds, or timeout= in seconds"
@@ -341,7 +341,7 @@ def check_deadline(deadline: Any) -> float:
 
 
 def remaining_seconds(deadline: int, sent_at: int | None = None) -> float:
-    """Return the seconds until a deadline (epoch ms), at most the time that remained when it was sent (`sent_at`)."""
+    """Return the seconds until a deadline (epoch ms), at most the time from `sent_at` (epoch ms) to the deadline."""
     left = deadline / 1000 - time.time()
     if sent_at is not None:
         left = min(left, (deadline - sent_at) / 1000)

@@ -72,7 +72,7 @@ def _sections(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
 
 
 def _split_sphinx(lines: list[str]) -> tuple[list[str], dict[str, str]]:
-    """Return the plain lines, and the parameters of `:param x:` fields."""
+    """Return the lines outside fields, and the parameter descriptions of `:param x:` fields."""
     plain: list[str] = []
     parameters: dict[str, str] = {}
     current: str | None = None
@@ -93,7 +93,7 @@ def _split_sphinx(lines: list[str]) -> tuple[list[str], dict[str, str]]:
 
 
 def _read_items(lines: list[str]) -> dict[str, str]:
-    """Return the parameters of a Google (`name: text`) or NumPy section (`name : type`, text indented below)."""
+    """Return the parameter descriptions of a Google (`name: text`) or NumPy section (`name : type`, text below)."""
     filled = [line for line in lines if line.strip()]
     if not filled:
         return {}

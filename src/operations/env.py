@@ -24,16 +24,16 @@ class OperationLookup(Protocol):
     """The methods of a registry that an env needs: lookup by path, and calls with access control."""
 
     def find(self, path: str) -> Operation[Any] | None:
-        """Return the operation at a path, in which `_` matches `-` and `/` if that is unambiguous."""
+        """Return the operation whose id matches `path`; `_` also matches `-` and `/`. Raise if several ids match."""
 
     def find_under(self, namespace: str) -> Collection[str]:
-        """Return the ids below a namespace; an empty namespace contains all."""
+        """Return the ids in or below a namespace; an empty string selects all ids."""
 
     def not_found(self, operation_id: str) -> CallError:
-        """Return the error with the nearest ids."""
+        """Return the error for an unknown id, with similar ids."""
 
     def rebuild(self, operation: Operation[R], envelope: ResponseEnvelope[Any]) -> ResponseEnvelope[R]:
-        """Return the envelope with its data as the operation's Python type; unchanged if that fails."""
+        """Return the envelope with its data as the operation's Python type; unchanged if the conversion fails."""
 
     async def execute_nested(self, operation_id: str, input: Any, context: OperationContext) -> ResponseEnvelope[Any]:
         """Execute with access control, unless the context is trusted."""
@@ -45,7 +45,7 @@ class OperationLookup(Protocol):
 
 
 class EnvScope(msgspec.Struct, frozen=True):
-    """The part that the envs of different calls share: the operations, and how they are called."""
+    """The part that the envs of different calls share: the operations, and the functions that call them."""
 
     catalogue: OperationLookup
     namespaces: tuple[str, ...] | None = None
@@ -53,7 +53,7 @@ class EnvScope(msgspec.Struct, frozen=True):
     stream: InvokeStream | None = None
 
     def resolve(self, path: str) -> tuple[str, Operation[Any] | None]:
-        """Return the id of a path, and its operation if the registry has it."""
+        """Return the operation id that a path names, and the operation if it is registered."""
         operation = self.catalogue.find(path)
         operation_id = path if operation is None else operation.id
         if not self.is_within(operation_id):
@@ -142,7 +142,7 @@ class EnvNode(msgspec.Struct, frozen=True, eq=False):
 
 
 class BlockingEnv:
-    """The env of a plain `def` handler, which runs in a worker thread: calls wait and return the envelope itself.
+    """The env of a plain `def` handler, which runs in a worker thread: calls block and return the envelope.
 
     A subscription is an ordinary iterator of envelopes. The calls run on the event loop of the handler's registry.
     """
@@ -208,8 +208,8 @@ def build_env(
 ) -> Env:
     """Return the operations of `registry` as `env.namespace.name(...)`, called on behalf of `context`.
 
-    `namespaces` limits the available operations. `invoke` and `stream` replace the registry's methods for calls. The
-    call protocol uses them to call operations that this registry does not have.
+    `namespaces` limits the available operations. `invoke` and `stream` replace `execute_nested` and
+    `subscribe_nested` of the registry, so that the call protocol can call operations that the registry does not have.
     """
     limited = None if namespaces is None else (namespaces,) if isinstance(namespaces, str) else tuple(namespaces)
     return EnvNode(EnvScope(registry, limited, invoke, stream), context, context.request_id)
@@ -231,12 +231,12 @@ def merge_input(operation_id: str, input: Any, members: Mapping[str, Any]) -> An
 
 
 def blocking_context(context: OperationContext) -> OperationContext:
-    """Return the context of a plain function: calls of its env wait, and progress is reported from its thread."""
+    """Return the context of a plain function in a worker thread: calls in its env block, and it can report progress."""
     loop = asyncio.get_running_loop()
     env = BlockingEnv(context.env, loop)
     if context.progress is None:
         return msgspec.structs.replace(context, env=env)
-    from operations.progress import ProgressReporter  # few handlers report progress
+    from operations.progress import ProgressReporter  # imported lazily: few handlers report progress
 
     in_loop = ProgressReporter(context.progress).report
 

@@ -77,7 +77,7 @@ class HTTPResponseMeta(msgspec.Struct, frozen=True, rename="camel", omit_default
     """Headers with lower-case names; repeated headers are joined with `, `."""
     content_type: str
     set_cookies: list[str] | None = None
-    """The `set-cookie` headers, separately: joined ones cannot be split again."""
+    """The values of `set-cookie` headers as a list: joined values cannot be split again."""
     event: SSEEvent | None = None
 
     source: ClassVar[Literal["http"]] = "http"
@@ -154,7 +154,7 @@ class ResponseEnvelope(msgspec.Struct, Generic[T_co], frozen=True):
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> ResponseEnvelope[Any]:
-        """Read an envelope from plain data; raise `VALIDATION_ERROR` if it is not one."""
+        """Read an envelope from plain data; raise `VALIDATION_ERROR` if it is invalid."""
         envelope = detect_envelope(value)
         if envelope is None:
             errors = ResponseEnvelopeSchema.errors(value)
@@ -230,7 +230,7 @@ def unwrap(envelope: ResponseEnvelope[T]) -> T: ...
 @overload
 def unwrap(envelope: Mapping[str, Any]) -> Any: ...
 def unwrap(envelope: ResponseEnvelope[Any] | Mapping[str, Any]) -> Any:
-    """Return the data of an envelope, or of a plain mapping that is one."""
+    """Return the data of an envelope, or of a plain mapping in the format of an envelope."""
     found = detect_envelope(envelope)
     if found is None:
         raise CallError(ErrorCode.VALIDATION_ERROR, f"not an envelope: {type(envelope).__name__}")
@@ -267,7 +267,7 @@ def detect_envelope(value: object) -> ResponseEnvelope[Any] | None:
 def has_described_data(envelope: ResponseEnvelope[Any]) -> bool:
     """Whether the output schema applies to the data: not to an error result, nor to content blocks used as data."""
     meta = envelope.meta
-    if isinstance(meta, LocalResponseMeta):  # first: an instance check of another class is slow
+    if isinstance(meta, LocalResponseMeta):  # checked first: isinstance() is slow if the class differs
         return True
     if isinstance(meta, HTTPResponseMeta):
         return meta.status_code < 400

@@ -1,4 +1,4 @@
-"""CallError: the only exception of a call, and its closed set of codes."""
+"""CallError: the only exception that a failed call raises, and the error codes of the library."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OWN_CODES = {code.value: code for code in ErrorCode}
 
 
 class CallError(Exception):
-    """A call without a result: a code to branch on, a message for people, details for programs."""
+    """The error of a failed call: a code to branch on, a message for people, details for programs."""
 
     def __init__(self, code: ErrorCode | str, message: str = "", details: Any = None) -> None:
         # Convert a known code given as a string, so that `error.code is ErrorCode.TIMEOUT` holds.
@@ -45,7 +45,7 @@ class CallError(Exception):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> CallError:
-        """Read an error from a peer; without a code it is an `UNKNOWN_ERROR`."""
+        """Read an error from a peer; an error without a code gets `UNKNOWN_ERROR`."""
         code = data.get("code")
         message = data.get("message")
         return cls(

@@ -12,11 +12,11 @@ from operations.errors import CallError, ErrorCode
 
 Executed = Literal["no", "unknown", "yes"]
 NOT_CONVERTED = "NOT_CONVERTED"
-"""The `reason` in the error for a message that takes a hub too long to convert to the receiver's format."""
+"""The `reason` in the details of the error if a message is too large to be converted to the receiver's format."""
 
 
 def unavailable(operation_id: str, reason: str, executed: Executed) -> CallError:
-    """Return the error for a call without a worker, or whose connection was lost."""
+    """Return the error for a call that has no worker, or whose connection was lost."""
     details = {"operationId": operation_id, "executed": executed}
     return CallError(ErrorCode.UNAVAILABLE, f"{operation_id}: {reason}", details)
 
@@ -62,7 +62,7 @@ def not_converted(operation_id: str, what: str, problem: CallError, executed: Ex
 
 
 def is_unconverted(error: CallError) -> bool:
-    """Return whether a hub refused a request because it is too large to convert it to the worker's message format."""
+    """Return whether a hub refused a request that is too large to convert to the worker's message format."""
     details = error.details
     return isinstance(details, dict) and (details.get("reason"), details.get("executed")) == (NOT_CONVERTED, "no")
 
@@ -75,7 +75,7 @@ def executed_of(error: CallError) -> Executed:
 
 
 def mark_executed(error: CallError, operation_id: str) -> CallError:
-    """Return an error of a handler as the caller of the handler gets it.
+    """Return the error of a handler, with `executed` as the handler's caller gets it.
 
     The error of a nested call that did not run has `executed: no`. The handler itself did run: its caller gets `yes`.
     """
@@ -91,8 +91,8 @@ def translate(error: BaseException, operation_id: str) -> BaseException:
     """Return the error that the caller of an operation gets for an exception of its handler.
 
     A cancellation of the current task, KeyboardInterrupt and GeneratorExit are returned unchanged; everything else
-    becomes a CallError with its cause. The caller of this function raises the result: a frame that keeps an error in a
-    variable and raises it would form a reference cycle with the traceback.
+    becomes a CallError with its cause. The error is returned instead of raised: a frame that raises an error from a
+    local variable forms a reference cycle with the traceback.
     """
     if isinstance(error, CallError):
         return error

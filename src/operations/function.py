@@ -199,7 +199,7 @@ def make_operation(
     inline: bool = False,
     **declared: Any,
 ) -> FunctionOperation[..., Any, Any]:
-    """Make a function an operation; `scope` has the names of the enclosing scope, for annotations."""
+    """Convert a function to an operation; `scope` has the variables that annotations may refer to."""
     documentation = read_docstring(inspect.getdoc(function))
     signature = _read_signature(function, scope, documentation.parameters)
     if id is not None:
@@ -231,10 +231,10 @@ def make_operation(
 
 
 def _result_options(output: TypeCodec[Any]) -> dict[str, Any]:
-    """Return the parts of an Operation that convert results of a declared type."""
+    """Return the fields of an Operation that convert results of the declared type."""
     declared = output.type
     return {
-        # A handler may return other types than its declared one, even if that needs no conversion.
+        # A handler may return a type other than the declared one, which may need conversion.
         "dump": output.dump or jsonable,
         "load": output.load,
         "result_class": declared if isinstance(declared, type) and not may_be_envelope(declared) else None,
@@ -242,7 +242,7 @@ def _result_options(output: TypeCodec[Any]) -> dict[str, Any]:
 
 
 class _FunctionCall:
-    """A function as a handler: maps an input to its arguments."""
+    """A handler that calls a function with the properties of the input as arguments."""
 
     __slots__ = ("_contexts", "_function", "_load", "_operation_id", "_positional", "_record")
 
@@ -255,7 +255,8 @@ class _FunctionCall:
         self._operation_id = operation_id
 
     def run(self, input: Any, context: OperationContext) -> Any:
-        """Call the function; like schema errors, errors of its parameters' types name the operation."""
+        """Convert the input to the parameters' types and call the function; raise `VALIDATION_ERROR` for invalid
+        values."""
         load = self._load
         if load is msgspec.UNSET:
             load = self._make_load()
@@ -267,7 +268,7 @@ class _FunctionCall:
                 raise
         if not self._contexts and not self._positional:
             return self._function(**input)
-        arguments = {**input}  # a copy: the input is the caller's
+        arguments = {**input}  # a copy: the input belongs to the caller
         for name in self._contexts:
             arguments[name] = context
         return self._call_by_position(arguments) if self._positional else self._function(**arguments)
@@ -278,7 +279,7 @@ class _FunctionCall:
         return self._function(*leading, **arguments)
 
     def extra_problems(self, input: Any) -> Sequence[Found]:
-        """Return the problems of the parameters' types in an input that the schema rejects."""
+        """Return the problems that conversion to the parameters' types finds in an input that the schema rejects."""
         try:
             load = self._make_load() if self._load is msgspec.UNSET else self._load
             if isinstance(input, dict) and load is not None:
@@ -290,7 +291,7 @@ class _FunctionCall:
         return ()
 
     def _make_load(self) -> Load | None:
-        """Make the function that converts inputs, on its first use."""
+        """Make the function that converts inputs; called at the first use."""
         load = self._load = self._record.load
         return load
 

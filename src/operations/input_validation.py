@@ -1,4 +1,4 @@
-"""validate_input: the input of a call, checked against the operation's schema."""
+"""validate_input: validates the input of a call against the operation's schema."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _log = logging.getLogger("operations")
 _MAX_PATHS = 20
 Normalised = Callable[[OperationSpec, Any, Any, Sequence[Problem]], None]
 _NO_ENVELOPE = PLAIN | {float, list}
-"""Types of most results; whether another type is a mapping takes longer to find out."""
+"""Common types of results that are not envelopes: the slower check for mappings is skipped."""
 _INDEX = r"/\d+(?=/|$)"
 
 
@@ -41,7 +41,7 @@ class Mismatches:
 
     def __init__(self, *, every: float = 60.0, capacity: int = 10_000) -> None:
         self.normalised: Normalised | None = None
-        """Callback for each result that was changed or does not match: its operation, before, after, problems."""
+        """Callback for each result that was changed or does not match: spec, result before and after, problems."""
         self._every = every
         self._capacity = capacity
         self._spread: dict[tuple[str, str], set[str]] = {}
@@ -123,7 +123,7 @@ class _PathCount(msgspec.Struct):
 
 
 def removed_paths(before: Any, after: Any, path: str = "") -> Iterator[str]:
-    """Yield the path of each property and item of `before` that `after` lacks; unchanged parts are shared."""
+    """Yield the path of each property and item of `before` that `after` lacks; identical objects are skipped."""
     if before is after:
         return
     if isinstance(before, dict) and isinstance(after, dict):
@@ -173,7 +173,7 @@ def finish(operation: Operation[Any], policy: Policy, result: Any, mismatches: M
 def _finish_event(
     operation: Operation[Any], policy: Policy, event: Event[Any], mismatches: Mismatches
 ) -> ResponseEnvelope[Any]:
-    """Convert an `Event` to an envelope whose meta has its id and type."""
+    """Convert an `Event` to an envelope whose meta has the id and type of the event."""
     envelope = finish(operation, policy, event.data, mismatches)
     meta = envelope.meta
     if not isinstance(meta, LocalResponseMeta):

@@ -1,4 +1,4 @@
-"""Progress of calls: delivery to a callback, bounded if it is slower than the handler."""
+"""Progress of calls: delivery to a callback, with a bounded queue for slow callbacks."""
 
 from __future__ import annotations
 

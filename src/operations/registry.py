@@ -79,9 +79,10 @@ class OperationRegistry(OperationCatalogue):
         self.mismatches = Mismatches()
         self.mismatches.normalised = self._report_normalised
         self.interceptors = require_instances(interceptors) if interceptors else ()
-        """Interceptors around every call, the first outermost; the method `applies`, if any, selects operations."""
+        """Interceptors around every call, the first outermost; an optional method `applies` selects operations."""
         self.observers = tuple(observers)
-        """Observers of every call, outside the interceptors; OpenTelemetry's is added if its SDK is set up."""
+        """Observers of every call, around the interceptors; OpenTelemetry's observer is added if its SDK is
+        configured."""
         self._threads = threads
         self._wheel: TimerWheel | None = None
         self._scope = EnvScope(self)
@@ -91,7 +92,7 @@ class OperationRegistry(OperationCatalogue):
 
     @property
     def wheel(self) -> TimerWheel:
-        """The timer wheel of its deadlines."""
+        """The timer wheel of the registry's deadlines."""
         if self._wheel is None:
             self._wheel = TimerWheel()
         return self._wheel
@@ -164,7 +165,7 @@ class OperationRegistry(OperationCatalogue):
         self, operation: FunctionOperation[P, R, Any], /, *args: P.args, **kwargs: P.kwargs
     ) -> ResponseEnvelope[R]: ...
     async def call(self, operation: FunctionOperation[..., Any, Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Call the operation of a function with the function's own arguments, which type checkers check.
+        """Call the operation of a function with the function's arguments, which type checkers verify.
 
         If the first parameter is a context, leave it out: the call creates one.
         """
@@ -223,7 +224,7 @@ class OperationRegistry(OperationCatalogue):
                     envelope.raise_for_error()
                 yield envelope if isinstance(operation, str) else self.rebuild(operation, envelope)
         finally:
-            if not getattr(stream, "ag_running", False):  # a running one was abandoned at its deadline
+            if not getattr(stream, "ag_running", False):  # a generator still running was abandoned at its deadline
                 await (stream.aclose() if deadline is None else deadline.close(stream.aclose))
 
     async def execute_many(
@@ -241,7 +242,7 @@ class OperationRegistry(OperationCatalogue):
         """
         if context is not None or timeout is not None:
             context = limit_context(context, timeout)
-        from operations.batch import run_batch  # most programs run none
+        from operations.batch import run_batch  # imported lazily: most programs run no batches
 
         return await run_batch(self.execute, calls, concurrency=concurrency, context=context)
 
@@ -264,7 +265,7 @@ class OperationRegistry(OperationCatalogue):
 
         `ToolOptions` describes the options.
         """
-        from operations.exports.tools import ToolSet  # most programs make none
+        from operations.exports.tools import ToolSet  # imported lazily: most programs make no tools
 
         return ToolSet(self, **options)
 
@@ -283,7 +284,7 @@ class OperationRegistry(OperationCatalogue):
         `observed` and `intercepted` mark steps that are already done.
         """
         if not observed and (self.observers or SDK in modules) and (observers := active_observers(self.observers)):
-            from operations.telemetry.observer import observe_call  # most programs have no observers
+            from operations.telemetry.observer import observe_call  # lazy: most programs have no observers
 
             return await observe_call(
                 observers,
@@ -354,7 +355,7 @@ class OperationRegistry(OperationCatalogue):
 
     def measures(self) -> Iterator[Measure]:
         """Return the metrics of the registry, its observers and its interceptors."""
-        from operations.telemetry.metrics import Measure, measures_of  # most programs read none
+        from operations.telemetry.metrics import Measure, measures_of  # lazy: most programs read no metrics
 
         yield from measures_of(self.observers)
         yield Measure("operations_handlers_abandoned", self.abandoned)
@@ -492,7 +493,7 @@ class OperationRegistry(OperationCatalogue):
         return translate(error, operation.id)
 
     def rebuild(self, operation: Operation[R], envelope: ResponseEnvelope[Any]) -> ResponseEnvelope[R]:
-        """Return the envelope with its data as the operation's Python type; unchanged if that fails."""
+        """Return the envelope with its data as the operation's Python type; unchanged if the conversion fails."""
         try:
             return operation.rebuild(envelope)
         except Exception as error:  # noqa: BLE001  # the type's own code may raise anything
@@ -522,7 +523,7 @@ def subscribe(
 
 def _observed_call() -> ObservedCall | None:
     """Return the observed call that runs in this task."""
-    from operations.telemetry.observer import current_observed_call  # most programs have no observers
+    from operations.telemetry.observer import current_observed_call  # lazy: few programs have observers
 
     return current_observed_call()
 

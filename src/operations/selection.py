@@ -12,7 +12,7 @@ from operations.spec import Operation, OperationType
 class Selection:
     """The operations that match a shell pattern in `allow` (all if it is empty) and no pattern in `deny`.
 
-    With `tags`, an operation has at least one of them. `read_only` leaves out mutations.
+    If `tags` is not empty, an operation needs at least one of these tags. `read_only` leaves out mutations.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Settings: reads mappings as structs and checks every field. Error messages contain no values."""
+"""Settings: converts mappings to structs and checks every field. Error messages contain no values."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def check_fields(settings: msgspec.Struct, name: str) -> None:
 
 
 def check_seconds(settings: msgspec.Struct, name: str, *fields: str) -> None:
-    """Raise `VALIDATION_ERROR` for a time that is not above 0; None is no limit."""
+    """Raise `VALIDATION_ERROR` for a number of seconds that is not above 0; None means no limit."""
     for field in fields:
         seconds = getattr(settings, field)
         if seconds is not None and not seconds > 0:

@@ -193,7 +193,7 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
     origin: object = None
     """The transport that the operation was imported from: the operation is not served there again."""
     result_class: type | None = None
-    """The declared class of results, if its instances cannot be envelopes: the pipeline does not look for one."""
+    """The declared class of results, if its instances cannot be envelopes: the pipeline then skips a check."""
     wants_context: bool = True
     """Whether the handler uses the request id or the env of its context; if not, they are not created."""
 
@@ -244,7 +244,7 @@ def require_policy(policy: Policy) -> Policy:
 def map_source_name(original: str) -> tuple[str, dict[str, Any]]:
     """Return the operation name for a source's name, and annotations with the original if it differs.
 
-    The mapping is deterministic; two originals may map to the same name, which the source must resolve.
+    The mapping is deterministic; two originals may map to the same name: the source must resolve such conflicts.
     """
     name = re.sub(_INVALID_CHARACTERS, "_", original) or "_"
     return name, {} if name == original else {"sourceName": original}

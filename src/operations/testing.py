@@ -114,7 +114,7 @@ class RecordingTransport(TransportWrapper):
         self.messages: list[RecordedMessage] = []
 
     def optional(self, kind: type[Part]) -> Part | None:
-        """Return the inner transport's parts, except calls by reference, which send no messages."""
+        """Return an optional part of the inner transport; not `InProcess`, whose calls send no messages."""
         return None if kind is InProcess else super().optional(kind)
 
     def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
@@ -191,7 +191,8 @@ def stub_operation(
 
 
 def stub_source(namespace: str, results: Mapping[str, Any]) -> list[Operation[Any]]:
-    """Return stub operations: each name of `results` returns its value, or raises it if it is an error."""
+    """Return stub operations: an operation for each name in `results` that returns the value, or raises it if it is
+    an error."""
     return [
         stub_operation(f"{namespace}.{name}", raises=result)
         if isinstance(result, BaseException)

@@ -22,13 +22,13 @@ _BYTES = frozenset({bytes, bytearray, memoryview})
 PACKABLE = PLAIN | _BYTES
 """Types whose values MessagePack writes unchanged, except integers above 64 bits."""
 JSON_MARKERS = tuple(b"$\\")
-"""All JSON with encoded bytes contains one of these: a dollar sign, or the escape that other writers may use for it."""
+"""JSON with encoded bytes contains one of these: a dollar sign, or its escape, which other encoders may write."""
 _DOLLAR, _BACKSLASH = JSON_MARKERS
 _BIG_INTEGER = 1
 MAX_VALUES = 100_000
-"""Default for the number of values in a message of a caller without rights: each takes up to 0.3 µs to decode."""
+"""Default limit of values in a message of a caller without rights: a value takes up to 0.3 µs to decode."""
 LARGE_MESSAGE = 64 << 10
-"""Number of bytes up to which a message is decoded before the rights of its caller are checked."""
+"""Size in bytes above which a message is decoded only after its caller's rights are checked."""
 _LENGTH_SIZES = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xC7: 1, 0xC8: 2, 0xC9: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
 """Size of the length field of binary values, extensions and strings in MessagePack, by the first byte."""
 _FIXED_SIZES = bytes(160) + bytes(range(32)) + bytes.fromhex("00000000000000 010101 0408 01020408 01020408 02030509 11")
@@ -96,7 +96,7 @@ def is_writable(value: Any, scalars: frozenset[object]) -> bool:
 
 def has_json_marks(data: bytes) -> bool:
     """Whether JSON may contain encoded bytes; other writers may write the dollar as `\\u0024`."""
-    # Searching for one byte by its number is much faster than for a word, and most text has neither.
+    # Searching for one byte is much faster than for a string, and most messages contain neither.
     return (_DOLLAR in data and b'$bytes"' in data) or (_BACKSLASH in data and b"\\u0024" in data)
 
 
@@ -181,10 +181,10 @@ def encode_portable(value: Any) -> bytes:
 
 
 def portable(value: Any) -> Any:
-    """Return a value that a MessagePack encoder writes unchanged; the same object if it already is.
+    """Return a value that a MessagePack encoder writes unchanged; return `value` itself if no change is needed.
 
-    Raises for values that `encode_json` rejects, although MessagePack supports some of them: receivers need not expect
-    them.
+    Raise for values that `encode_json` rejects, even if MessagePack supports them: every receiver must be able to
+    encode them as JSON.
     """
     return value if is_writable(value, PACKABLE) else _portable(value, "")
 
@@ -278,7 +278,7 @@ def _read_marker(key: str, item: Any) -> Any:
     try:
         return binascii.a2b_base64(item, strict_mode=True) if isinstance(item, str) else {key: _unmark(item)}
     except ValueError:
-        # A mapping from elsewhere, not our marker.
+        # Not encoded bytes: a mapping of another encoder with the same key.
         return {key: item}
 
 

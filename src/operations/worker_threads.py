@@ -11,11 +11,11 @@ from operations.errors import CallError, ErrorCode
 from operations.spec import Handler
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future, ThreadPoolExecutor  # only for plain functions
+    from concurrent.futures import Future, ThreadPoolExecutor  # imported lazily: only plain functions need it
 
 _MOST_DEPTH = 16
 _depth: contextvars.ContextVar[int] = contextvars.ContextVar("thread_depth", default=0)
-"""How many handlers in worker threads wait for the current call."""
+"""Number of handlers in worker threads that wait for the current call."""
 
 
 class WorkerThreads:
@@ -75,7 +75,7 @@ class WorkerThreads:
 
 
 def _call(handler: Handler, input: Any, context: OperationContext, depth: int) -> Any:
-    _depth.set(depth + 1)  # in a copy of the caller's variables, which nested calls inherit
+    _depth.set(depth + 1)  # in a copy of the caller's context variables
     try:
         return handler(input, context)
     except StopIteration as error:
