@@ -415,7 +415,7 @@ def test_a_typo_opens_no_source(pets: Project) -> None:
     assert done.code == 3
     assert "did you mean own.greet" in done.err
     assert mark.read_text() == imports
-    assert "if it is new, run 'ops ls --refresh'" in pets.run("call", "art.drew").err
+    assert "if the operation is new, run 'ops ls --refresh'" in pets.run("call", "art.drew").err
 
 
 def test_errors_about_missing_credentials_name_the_option(tmp_path: Path) -> None:

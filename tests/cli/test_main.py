@@ -73,7 +73,7 @@ def test_both_names_and_the_module_run_the_same_program(tmp_path: Path) -> None:
         (["show", "a.b", "--type"], "error: unknown option --type"),
         (
             ["call", "a.b", "--customer", "Ada"],
-            "error: unknown option --customer\nhint: an input field has no dashes: customer=Ada;",
+            "error: unknown option --customer\nhint: write an input field without dashes before it: customer=Ada;",
         ),
         (["ls"], "error: no operations.toml here or in a parent directory"),
         (["call", "a.b"], "error: no operations.toml here or in a parent directory"),

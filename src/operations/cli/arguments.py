@@ -1,4 +1,4 @@
-"""Declarations of commands, options and arguments, which parsing, help and completion share.
+"""Declarations of commands, options and arguments, shared by parsing, help and completion.
 
 argparse is not used: importing it takes a tenth of the program's start time, and it neither suggests the nearest option
 nor shares its declarations with help and completion.
@@ -35,7 +35,7 @@ class Option(NamedTuple):
     choices: Sequence[str] = ()
     completes: str = ""
     variable: str = ""
-    """Environment variable that is read if the option is not given; an empty value of the option disables it."""
+    """Environment variable with the value if the option is not given; `--option=` without a value ignores it."""
 
     @property
     def key(self) -> str:
@@ -87,7 +87,7 @@ Run = Callable[[ParsedArguments], "int | Awaitable[int]"]
 
 
 class Command(NamedTuple):
-    """A command with its arguments and function, or with `parts`, a group of subcommands."""
+    """A command with its arguments and function; with `parts` instead of a function, a group of subcommands."""
 
     name: str
     summary: str
@@ -101,7 +101,7 @@ class Command(NamedTuple):
     """Accepted forms of the arguments, each with its meaning."""
     parts: Sequence[Command] = ()
     fast_loop: bool = False
-    """Whether it runs on uvloop where that is installed."""
+    """Whether the command runs on uvloop, if uvloop is installed."""
 
     def all_options(self) -> Iterator[Option]:
         """Yield the command's own options, then the common ones."""
@@ -118,7 +118,7 @@ COMMON = (
         completes="file",
         variable="OPERATIONS_CONFIG",
     ),
-    Option("--trust", "use an untrusted configuration for this command"),
+    Option("--trust", "trust the configuration for this command only"),
     Option("--json", "print JSON"),
     Option("--quiet", "print only results and errors", "-q"),
     Option("--no-color", "print no colours (or set NO_COLOR)"),
@@ -194,7 +194,7 @@ def parse(command: Command, words: Sequence[str], *, before: Mapping[str, Any] |
 
 def suggestion(word: str, known: Sequence[str], *, cutoff: float = 0.6) -> str:
     """Return `; did you mean …?`, or an empty string if no known word is similar."""
-    from difflib import get_close_matches  # imported only after an error: it is slow to import
+    from difflib import get_close_matches  # slow to import, and needed only after an error
 
     found = get_close_matches(word, known, n=1, cutoff=cutoff)
     return f"; did you mean {found[0]}?" if found else ""
@@ -239,7 +239,7 @@ class _OptionParser:
             hint = f"ops {self._command.name} --help lists its options"
             if any(argument.completes == "field" for argument in self._command.arguments) and name.startswith("--"):
                 value = attached if equals else self._words[0] if self._words else "…"
-                hint = f"an input field has no dashes: {name[2:]}={value}; {hint}"
+                hint = f"write an input field without dashes before it: {name[2:]}={value}; {hint}"
             raise UsageError(f"unknown option {name}{suggestion(name, known, cutoff=0.75)}", hint)
         if not option.value:
             if equals:

@@ -26,8 +26,8 @@ def run(args: ParsedArguments) -> int:
     words = _split(args.line)[1:]
     if not words:
         return 0
-    # Enumerations, fields and file names are external data: skip candidates that are not printable, or that would be
-    # options although no option was begun.
+    # Enumerations, fields and file names are external data: skip candidates that are not printable, and candidates that
+    # the shell would insert as an option although the user has not typed a dash.
     begun = words[-1].startswith("-")
     offered = (each for each in dict.fromkeys(_candidates(words)) if each.isprintable())
     found = [each for each in offered if begun or not each.startswith("-")][:_MAX_OFFERED]

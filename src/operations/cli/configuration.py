@@ -106,7 +106,7 @@ def config_file(args: ParsedArguments) -> Path:
 
 
 def trust_as_before(path: Path, *, was_trusted: bool, by: str) -> Config | None:
-    """Return the configuration after its user changed it, and keep its trust; None if it is invalid."""
+    """Read a configuration that its user has changed; trust it if it was trusted. Return None if it is invalid."""
     try:
         config = read_configuration(path)
     except CallError as error:
@@ -203,7 +203,7 @@ def _wait_for_line() -> None:
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Let Ctrl-C raise while stdin is read: the event loop's handler would wait for the line."""
+    """Let Ctrl-C raise KeyboardInterrupt while stdin is read: the event loop's handler runs only after the line."""
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

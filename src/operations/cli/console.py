@@ -1,4 +1,4 @@
-"""The console for `ops serve` and `ops hub`: sources of a configuration, and where the page is."""
+"""The console for `ops serve` and `ops hub`: the sources that it shows, and a message with its address."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class WorkspaceSources:
 
 
 def describe_console(served: ServedApp) -> str:
-    """Return where the console is, or how to build it."""
+    """Return the end of a message: where the console is served, or how to build it; empty without a console."""
     if served.console is None:
         return ""
     if served.console.is_built:

@@ -32,7 +32,7 @@ def authenticator_of(
     principals = principals_of(settings.tokens)
     own = own_token(args)
     if own and accepts_own:
-        # With no other credentials there are no calls of others to hide.
+        # If this is the only credential, all calls are its own: the console may show every call and manage all of them.
         is_only = not (principals or args.keys or settings.keys or settings.jwt or settings.issuer)
         scopes = [*args.scope, "operations:watch", "operations:manage"] if is_only else args.scope
         principals.setdefault(own, Principal(Identity(OPERATOR, scopes), ("*",)))
@@ -71,7 +71,7 @@ def own_token(args: ParsedArguments) -> str | None:
 async def stdio_principal(settings: ServeSettings, args: ParsedArguments, config: Config) -> Principal | None:
     """Return the caller of a server on standard input and output, authenticated by `OPERATIONS_TOKEN`.
 
-    None without the variable or without configured credentials: the caller is the local user.
+    Return None without the variable or without configured credentials: then the caller is the local user.
     """
     token = os.environ.get(TOKEN_VARIABLE)
     authenticator = authenticator_of(settings, args, config, accepts_own=False)
@@ -108,6 +108,6 @@ class AnyOf:
         raise refused
 
     def has_changed(self) -> bool:
-        """Whether one of the authenticators has revoked tokens."""
+        """Whether a file of API keys has changed, so that keys may have been revoked."""
         changed = [each.has_changed() for each in self._authenticators if isinstance(each, APIKeys)]
         return any(changed)

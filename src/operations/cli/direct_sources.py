@@ -1,6 +1,6 @@
 """Sources named on the command line: `--mcp 'npx …'` and `--openapi URL`, without a configuration file.
 
-The user typed them, so they need no trust. `${NAME}` in a header is replaced as in a file.
+The user typed them, so they need no trust. `${NAME}` in a header is replaced as in a configuration file.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def mcp_table(
 
 
 def pair(text: str, sign: str) -> tuple[str, str]:
-    """Split `NAME:VALUE`."""
+    """Split `NAME:VALUE` or `NAME=VALUE` at its sign."""
     name, found, value = text.partition(sign)
     if not found:
         raise UsageError(f"invalid {text!r}: expected NAME{sign}VALUE")

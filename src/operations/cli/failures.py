@@ -110,7 +110,7 @@ def report_exit(exit_code: int, message: str, hint: str = "") -> int:
 
 
 def explain(error: BaseException) -> FailureReport:
-    """Return the failure that an exception means for the user."""
+    """Convert an exception to the failure that the user sees."""
     if isinstance(error, UsageError):
         return FailureReport(_NAMES[USAGE], error.message, USAGE, error.hint)
     if isinstance(error, CommandError):

@@ -223,7 +223,7 @@ def _check_name(path: InputPath, fields: Fields) -> None:
 def _put(target: dict[str, Any], path: InputPath, value: Any, key: str, assigned: set[tuple[str | int, ...]]) -> None:
     """Set the value at a path; a numeric step creates a list, and a repeated key appends to a list.
 
-    It may replace a value of the whole input. `assigned` has the paths that earlier words set.
+    A value of the whole input (`@input.json`) may be replaced. `assigned` has the paths that earlier words set.
     """
     steps = tuple(path)
     parted = _APPEND not in path and any(len(other) > len(steps) and other[: len(steps)] == steps for other in assigned)

@@ -126,7 +126,7 @@ class _Run:
         self.workers.append(asyncio.create_task(self._work()))
 
     async def _work(self) -> None:
-        """Process lines until the end; start another worker after taking a line if none is idle."""
+        """Process lines until the end; after each line is taken, start another worker if no worker is idle."""
         try:
             while True:
                 await self._permits.acquire()
@@ -166,7 +166,7 @@ class _Run:
                 expected += 1
 
     async def _run_one(self, line: bytes) -> ResponseEnvelope[Any] | CallError | None:
-        """Return the envelope or error of a line; None for an empty one."""
+        """Return the envelope or error of a line; None for an empty line."""
         if not line.strip():
             return None
         try:

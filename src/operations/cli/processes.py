@@ -117,7 +117,7 @@ async def serve_until(
     sources: list[object],
 ) -> None:
     """Serve a registry until a stop signal; report how many of its operations the hub has accepted."""
-    # A signed transport identifies callers itself; a hub does so for others.
+    # A signed transport identifies callers by their signatures; a hub adds the caller's identity to each request.
     options = {"identify": transport.identify} if isinstance(transport, SignedTransport) else {}
     serving = serve_registry(registry, transport, concurrency=args.concurrency, grace=args.grace, pool=pool, **options)
 
@@ -172,7 +172,7 @@ async def follow_offers(args: ParsedArguments, transport: Transport, stop: async
 
 
 def print_opening(args: ParsedArguments, config: Config) -> None:
-    """Print which sources are being opened. That takes long if a package manager first installs the server."""
+    """Print which sources are being opened: a source takes long if a package manager first installs its server."""
     names = list(config.sources)
     if names and not args.json:
         print_event(args, "opening", f"opening {counted(len(names), 'source')}: {', '.join(names)}")

@@ -73,8 +73,8 @@ async def connect_transport(
 ) -> Any:
     """Return the connected transport; report a refused connection before the time limit.
 
-    A server that is still starting refuses connections. With a `--timeout`, `patience` seconds pass before that is an
-    error.
+    A server that is still starting refuses connections: refusal is an error only after `patience` seconds, which is the
+    value of `--timeout`, and after one second at the earliest.
     """
     refused = asyncio.create_task(wait_until_refused(settings, max(_REFUSED_SECONDS, patience)))
     longest = max(_CONNECT_TIMEOUT, patience)

@@ -30,10 +30,10 @@ _SIGNAL_WINDOW = 1.0
 
 
 class _Printing(logging.Handler):
-    """A handler whose records have an exception or none."""
+    """Base of the log handlers: removes exception information that cannot be printed."""
 
     def filter(self, record: logging.LogRecord) -> Any:
-        """Remove an exception class: asyncio logs one in place of an exception if a TLS handshake ends early."""
+        """Remove `exc_info` without an exception: asyncio logs an exception class if a TLS handshake ends early."""
         if record.exc_info and not isinstance(record.exc_info[1], BaseException):
             record.exc_info = None
         return super().filter(record)
@@ -115,8 +115,9 @@ def _show_lines(level: str, *, as_json: bool) -> None:
 
 
 def show_log(*, quiet: bool, debug: bool, as_json: bool = False, level: str | None = None) -> None:
-    """Print the library's warnings; with `debug`, every record; with `as_json` or `level`, records in that format or
-    level.
+    """Print the library's warnings; with `debug`, every record.
+
+    With `as_json` or `level`, print the records of every logger as JSON or text, from that level on.
     """
     if as_json or level is not None:
         threading.excepthook = _show_exception
@@ -153,7 +154,7 @@ def run(outcome: Awaitable[T], *, fast_loop: bool = False) -> T:
     main = _until_done(outcome)
     try:
         with asyncio.Runner(loop_factory=_loop_factory(fast_loop)) as runner:
-            runner.get_loop()  # before SIGINT raises: an interrupt could leave a half-made loop
+            runner.get_loop()  # before SIGINT raises KeyboardInterrupt, which could leave the loop half made
             with _interrupts_cancel():
                 return runner.run(main)
     finally:

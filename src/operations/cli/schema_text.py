@@ -50,7 +50,10 @@ class SchemaRow(NamedTuple):
 
 
 def schema_lines(document: object, *, limit: int, more: str) -> Iterator[str]:
-    """Yield a line per field of a schema, or one for its type; after `limit` lines, the number of others and `more`."""
+    """Yield a line per field of a schema, or one for its type.
+
+    After `limit` lines, yield one with the number of fields left out and `more`, the command that prints them.
+    """
     text = SchemaText(document)
     rows = list(text.rows())
     if not rows:

@@ -197,7 +197,7 @@ def source_failure(report: SourceReport, prefix: str) -> Exception:
     message = f"{prefix}: {report.problem}"
     if report.fault == "installation":
         return ImportError(message)
-    hint = report.hint or "ops doctor checks every source"
+    hint = report.hint or "run 'ops doctor' to check every source"
     return CommandError(message, hint, exit_code=USAGE if report.fault == "configuration" else TRANSPORT)
 
 
@@ -284,7 +284,7 @@ async def _open(stack: AsyncExitStack, opening: SourceOpening, requested: str | 
         only = None
         workspace = await inner.enter_async_context(opening.open())
     if only is None or (catalogue is not None and not set(only).isdisjoint(catalogue.stale)):
-        # Skipped for an unchanged source: writing the cache reads every spec.
+        # Only after a change: writing the cache reads every spec.
         from operations.config import store_catalogue
 
         store_catalogue(workspace)
@@ -314,10 +314,10 @@ def _check_spelling(requested: str, catalogue: Catalogue, config: Config) -> Non
     may_have = [source.name for source in config.sources.values() if _may_have(source, requested)]
     known = [source for source in catalogue.sources.values() if source.name in may_have]
     if any(source.state == "failed" or source.skipped for source in known):
-        return  # it may be in a part that was not opened
+        return  # the operation may be in a source or file that could not be opened
     error = unknown_operation(requested, [entry.id for entry in catalogue.entries])
     if error.details["nearest"]:
-        hint = "if it is new, run 'ops ls --refresh'" if near else None
+        hint = "if the operation is new, run 'ops ls --refresh'" if near else None
         raise CallError(error.code, error.message, {**error.details, **({"hint": hint} if hint else {})})
 
 
@@ -348,7 +348,7 @@ def _is_remote(source: Source) -> bool:
 
 
 def _may_have(source: Source, requested: str) -> bool:
-    # Python functions choose their namespaces; operations of servers and APIs have the source's.
+    # Python functions choose their namespaces; operations of servers and APIs have the namespace of their source.
     return not _is_remote(source) or requested.startswith(f"{source.namespace}.")
 
 

@@ -182,7 +182,7 @@ async def spinner(text: str, *, quiet: bool, delay: float = _DELAY) -> AsyncIter
     if not line.is_on:
         yield line
         return
-    import asyncio  # not by `ops --help`
+    import asyncio  # here, so that `ops --help` does not import it
 
     turning = asyncio.create_task(_animate(line, delay))
     try:
@@ -264,7 +264,7 @@ class _JSONLines(io.TextIOBase):
 
 def _log_record(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return an object with the fields of log records; text that other code printed has the logger `output`."""
-    from datetime import UTC, datetime  # not by `ops --help`
+    from datetime import UTC, datetime  # here, so that `ops --help` does not import it
 
     time = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     level, logger = record["level"], record.get("logger", "operations")

@@ -27,7 +27,7 @@ _KILL_AFTER = 10.0
 _LOOK_EVERY = 1.0
 _MOST_FILES = 20_000
 _FINAL = (USAGE, DENIED)
-"""Exit codes of a process that would fail again in the same way."""
+"""Exit codes after which a new process would fail in the same way: the supervisor stops."""
 _SKIPPED = frozenset({"__pycache__", "node_modules"})
 Report = Callable[[str, str], None]
 
@@ -45,7 +45,7 @@ class Child:
 
     @property
     def was_steady(self) -> bool:
-        """Whether it ran for `_STEADY_SECONDS`."""
+        """Whether the process has run for `_STEADY_SECONDS`."""
         return time.monotonic() - self._began >= _STEADY_SECONDS
 
     @property
@@ -60,7 +60,7 @@ class Child:
     async def start(self, *, replaces: bool = False) -> bool:
         """Start the process and wait until it is ready; return False if it ends or takes too long.
 
-        A process that `replaces` another one waits for the health port of that one.
+        With `replaces`, the process replaces one that still runs, and waits until its health port is free.
         """
         self._began = time.monotonic()
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready:
@@ -85,7 +85,7 @@ class Child:
         return self.is_ready
 
     async def stop(self, grace: float) -> None:
-        """Let the process finish its calls; kill it if that takes longer than `grace` and `_KILL_AFTER` seconds."""
+        """Let the process finish its calls; kill it if that takes longer than `grace` + `_KILL_AFTER` seconds."""
         process = self._process
         if process is None or process.returncode is not None:
             return
@@ -183,7 +183,7 @@ class Supervisor:
         return True
 
     async def _keep(self, number: int) -> None:
-        """Keep one process running, also after it was replaced."""
+        """Keep the process with a number running, also after a reload replaced it."""
         delay = 0.0
         while True:
             await asyncio.sleep(delay)
@@ -205,7 +205,10 @@ class Supervisor:
 
 
 async def supervise(args: ParsedArguments, command: Command, watched: Iterable[Path]) -> int:
-    """Run a command in several processes until SIGTERM or Ctrl-C; SIGHUP, or with --reload a changed file, reloads."""
+    """Run a command in several processes until SIGTERM or Ctrl-C.
+
+    SIGHUP replaces the processes; with `--reload`, a changed file does so too.
+    """
 
     def report(event: str, text: str) -> None:
         print_event(args, event, text)

@@ -121,7 +121,7 @@ def _value(text: str, schema: Mapping[str, Any]) -> Any:
 
 
 async def _read_line(prompt: str) -> str:
-    """Return a line that the person types; raise EOFError at the end of input. The loop stays free for Ctrl-C."""
+    """Return a line that the person types; raise EOFError at the end of input. Meanwhile the event loop runs."""
     sys.stderr.write(prompt)
     sys.stderr.flush()
     loop = asyncio.get_running_loop()

@@ -74,15 +74,16 @@ def shown_url(settings: TransportSettings) -> str:
 def open_transport(settings: TransportSettings, args: ParsedArguments) -> AbstractAsyncContextManager[Any]:
     """Return the transport, to be entered; raise an error for an unknown scheme.
 
-    Hubs and NATS receive the token. Redis receives it as the password if its URL has none. Redis and transports of
-    other packages never receive the token of the environment, which is for a hub: Redis without a password rejects any
-    password.
+    Hubs and NATS receive the token. Redis receives it as the password if its URL has none. The token in
+    `OPERATIONS_TOKEN` is meant for a hub: Redis and transports of other packages do not receive it, because Redis
+    without a password rejects any password.
     """
     url = settings.url
     kind = url.partition(":")[0].lower()
     token = _token_from(args, settings)
     if kind == "memory":
-        raise CommandError(f"{shown_url(settings)!r} is within one process", f"expected {TRANSPORT_URLS}")
+        message = f"{shown_url(settings)!r} connects only peers within one process"
+        raise CommandError(message, f"expected {TRANSPORT_URLS}")
     extra = _EXTRAS.get(kind, "")
     try:
         connect = _opener(extra)
@@ -106,7 +107,7 @@ def open_transport(settings: TransportSettings, args: ParsedArguments) -> Abstra
 def _opener(extra: str) -> Callable[..., AbstractAsyncContextManager[Any]]:
     """Return the connect function of an extra; without an extra, that of the schemes of other packages.
 
-    `pubsub.connect` would find all of them, but searches the installed packages for the scheme of a hub.
+    `pubsub.connect` would find these functions too, but it searches the installed packages for the scheme of a hub.
     """
     if not extra:
         return connect_any

@@ -1,4 +1,4 @@
-"""The commands by name. Each is a module, imported when its command runs (`arguments.find_command`)."""
+"""The commands by name. Each command is a module, imported when the command runs (`arguments.find_command`)."""
 
 from __future__ import annotations
 

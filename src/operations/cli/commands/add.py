@@ -85,7 +85,7 @@ async def _add(args: ParsedArguments, table: dict[str, Any]) -> int:
 
 
 def _text_with(args: ParsedArguments, path: Path, table: dict[str, Any]) -> str:
-    """Return the text of the file with the new source."""
+    """Return the text of the configuration file with the new source added."""
     try:
         return text_with_source(path, args.name, table, replace=args.replace)
     except CallError as error:
@@ -98,7 +98,7 @@ def _text_with(args: ParsedArguments, path: Path, table: dict[str, Any]) -> str:
 async def _open_and_write(
     args: ParsedArguments, path: Path, table: dict[str, Any], text: str, *, was_checked: bool
 ) -> SourceReport:
-    """Open the new source, then write the file; a source that does not open leaves the file as it was."""
+    """Open the new source, then write the file; if the source cannot be opened, the file stays unchanged."""
     from operations.cli.session import open_sources, source_failure
     from operations.cli.stderr import spinner
 
@@ -130,13 +130,13 @@ async def _open_and_write(
     source = None if stored is None else stored.sources.get(args.name)
     if source is None:
         return report
-    # The cache has the ids of sources that were not opened.
+    # Ids of sources that were not opened are only in the cache: without them, duplicates would be counted here.
     skipped = [Skipped(name, reason) for name, reason in source.skipped]
     return structs.replace(report, operations=source.operations, skipped=skipped)
 
 
 def _is_api_key(table: dict[str, Any], opened: OpenedSource) -> bool:
-    """Whether the token of a new source is an API key, by the document of the API."""
+    """Whether the API's document declares the token of a new source as an API key."""
     if "auth" not in table:
         return False
     from operations.config.openapi_source import takes_api_key
@@ -178,7 +178,7 @@ class EditorFile(NamedTuple):
         return {"file": str(self.path), "state": self.state, "servers": dict(self.servers())}
 
     def servers(self) -> list[tuple[str, str]]:
-        """Return the name of each server, and the action of using it: its command or its URL."""
+        """Return the name of each server, and what using it does: the command it runs or the URL it connects to."""
         if self.config is None:
             return []
         actions = {action.name: " ".join(action.text.split()) for action in actions_of(self.config)}
@@ -186,7 +186,7 @@ class EditorFile(NamedTuple):
 
 
 def run_discover(args: ParsedArguments) -> int:
-    """List the editors' files; include those that are named, or that the user chooses."""
+    """List the editors' files; include the files that the command line names or the user chooses."""
     target = config_file(args)
     named = [Path(name).expanduser().absolute() for name in args.file]
     found = [_read(path, target) for path in named or find_editor_files(target.parent, os.environ)]
@@ -221,7 +221,7 @@ def _read(path: Path, target: Path) -> EditorFile:
 
 
 def _include(found: EditorFile, target: Path, *, was_shown: bool) -> None:
-    """Add a file to `include`; it is trusted if the user has just seen what it would do and agreed."""
+    """Add a file to `include`; a trusted configuration stays trusted only if the user has just seen its servers."""
     if found.state != "new":
         raise CommandError(f"{found.path}: {found.state}", "nothing was added")
     was_trusted = not target.exists() or is_trusted_file(target)
@@ -255,7 +255,7 @@ def _url(config: Config, name: str) -> str:
 _MCP_EXAMPLE = "ops add mcp files -- npx -y @modelcontextprotocol/server-filesystem ."
 _ADD_OPTIONS = (
     Option("--replace", "replace the source of that name"),
-    Option("--no-check", "do not open the source"),
+    Option("--no-check", "add the source without opening it"),
 )
 _DISCOVER = Command(
     name="add --discover",
@@ -263,9 +263,9 @@ _DISCOVER = Command(
     run=run_discover,
     arguments=(Argument("FILE", "include these files", required=False, many=True, completes="file"),),
     notes="""
-Looks for the files of Claude, Cursor, VS Code, Gemini, Windsurf and others in this directory and in your home
-directory. On a terminal it asks for each file whether to include it. A FILE is included without a question, and needs
-'ops trust' afterwards.
+Searches this directory and your home directory for the files of Claude, Cursor, VS Code, Gemini, Windsurf and others.
+On a terminal, the command asks for each file whether to include it. A named FILE is included without a question;
+afterwards run 'ops trust' to allow its servers.
 """,
     examples=(
         ("ops add --discover", "list the servers in the files of editors"),
@@ -285,11 +285,11 @@ COMMAND = Command(
             options=(
                 Option(
                     "--env",
-                    "environment variable for the command; ${NAME} is replaced when it starts",
+                    "environment variable for the command; ${NAME} is replaced when the command starts",
                     value="NAME=VALUE",
                     many=True,
                 ),
-                Option("--header", "header for the URL; ${NAME} is replaced", value="NAME:VALUE", many=True),
+                Option("--header", "header of requests to the URL; ${NAME} is replaced", value="NAME:VALUE", many=True),
                 Option("--sse", "use the older SSE transport (default for URLs that end with /sse)"),
                 *_ADD_OPTIONS,
             ),

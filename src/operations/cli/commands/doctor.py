@@ -82,7 +82,7 @@ async def _check(args: ParsedArguments) -> int:
 
 
 def _exit_code(config: Config, opened: list[Finding], unusable: list[Finding]) -> int:
-    """Return 6 if a source does not open, 2 if only the configuration is wrong."""
+    """Return 6 if a source cannot be opened or used, 2 if only the configuration is wrong, else 0."""
     bad = [found.what for found in opened if found.state == "bad"]
     if all(config.sources[what.removeprefix("source ")].problem is not None for what in bad):
         return USAGE if bad or unusable else OK
@@ -115,7 +115,7 @@ def _trust(args: ParsedArguments, config: Config) -> Finding:
     """Check whether the configuration is trusted, since when, and what that allows."""
     digest, record = digest_actions(config), read_trust(config.path)
     if not digest:
-        return Finding("ok", "trust", "not needed: it starts, imports and sends nothing")
+        return Finding("ok", "trust", "not needed: the configuration has no actions that require trust")
     allowed = "\n".join(f"{' '.join(action.text.split())}  ({action.name})" for action in actions_of(config))
     if record is not None and record.digest == digest:
         since = time.strftime("%Y-%m-%d", time.localtime(record.since))
@@ -148,7 +148,7 @@ def _source(report: SourceReport) -> Iterator[Finding]:
     state = "ok" if report.operations else "note"
     yield Finding(state, f"source {report.name}", f"{report.kind}, {count}, {duration(report.seconds)}")
     for note in report.notes:
-        yield Finding("note", f"source {report.name}", note, "check its patterns in the configuration")
+        yield Finding("note", f"source {report.name}", note, "check the source's patterns in the configuration")
     for skipped in report.skipped:
         yield Finding("note", f"source {report.name}", f"{skipped.path} was skipped: {skipped.reason}")
 

@@ -21,7 +21,7 @@ _LINE_OPTION = ("vi", "vim", "nvim", "nano", "emacs", "emacsclient", "micro", "k
 
 
 def run(args: ParsedArguments) -> int:
-    """Run the editor, then check the file; a configuration that was trusted stays trusted."""
+    """Run the editor, then check the file; a configuration that was trusted before stays trusted."""
     path = require_config_path(args)
     was_trusted = is_trusted_file(path)
     line = None
@@ -41,7 +41,7 @@ def run(args: ParsedArguments) -> int:
     except OSError as error:
         raise CommandError(f"{command[0]}: {error.strerror}", "set EDITOR to an installed editor") from None
     if code:
-        raise CommandError(f"{command[0]} ended with {code}", "the file was not checked")
+        raise CommandError(f"{command[0]} ended with exit code {code}", "the file was not checked")
     try:
         config = trust_as_before(path, was_trusted=was_trusted, by="ops edit") or read_configuration(path)
     except CallError as error:

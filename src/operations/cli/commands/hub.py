@@ -97,7 +97,7 @@ async def _serve_console(
     address: str,
     hosts: Sequence[str],
 ) -> None:
-    """Serve the console: an application with the operations of the hub, whose spokes may connect at `/ws` as well."""
+    """Serve an application with the console and the hub's operations; spokes may also connect to its `/ws`."""
     from operations.calls import from_call
     from operations.cli.console import describe_console
     from operations.serving.admission import LOOPBACK_HOSTS
@@ -137,7 +137,7 @@ async def _open_own(stack: AsyncExitStack, args: ParsedArguments, config: Config
 
 
 def _authenticator(settings: HubSettings, args: ParsedArguments, config: Config | None) -> Authenticator:
-    """Return the authenticator of the configured tokens; if there are none, of the token in the environment."""
+    """Return the authenticator of the configured tokens; without any, of `--token-file` or `OPERATIONS_TOKEN`."""
     principals, own = principals_of(settings.tokens), own_token(args)
     if own and not principals and settings.jwt is None:
         principals[own] = Principal(Identity(OPERATOR, ("*", "operations:watch", "operations:manage")), ("*",))
@@ -200,11 +200,11 @@ COMMAND = Command(
     ),
     notes=f"""
 [hub] in the configuration lists the accepted tokens, or the keys of signed tokens (JWT), and what each may register.
-Without it, the token in {TOKEN_VARIABLE} has all rights.
+If it lists neither, the hub accepts one token, of --token-file or {TOKEN_VARIABLE}, which has all rights.
 """,
     examples=(
         ("OPERATIONS_TOKEN=s3cret ops hub", "listen on ws://127.0.0.1:8700/"),
-        ("OPERATIONS_TOKEN=s3cret ops ls --url ws://127.0.0.1:8700/", "list its operations, from another terminal"),
+        ("OPERATIONS_TOKEN=s3cret ops ls --url ws://127.0.0.1:8700/", "list its operations, in another terminal"),
         ("OPERATIONS_TOKEN=s3cret ops call stock.left item=tea --url ws://127.0.0.1:8700/", "call one of them"),
     ),
 )

@@ -27,7 +27,7 @@ def run(args: ParsedArguments) -> int:
     """Write the editor's configuration."""
     if args.editor not in EDITORS:
         raise CommandError(f"unknown editor {args.editor}", f"expected one of {', '.join(EDITORS)}")
-    # The editor starts the server without a terminal, so the configuration must be trusted before.
+    # The editor starts the server without a terminal, where nobody can be asked: the user must trust the file now.
     config = require_configuration(args)
     name = args.name or re.sub(r"[^A-Za-z0-9_-]+", "-", config.path.parent.name).strip("-") or "operations"
     if not _NAME.fullmatch(name):

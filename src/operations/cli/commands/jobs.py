@@ -72,7 +72,7 @@ async def _submit(args: ParsedArguments, stdin: bytes) -> int:
 
 
 async def _describe(transport: Any, operation_id: str, seconds: float) -> Operation[Any] | None:
-    """Return the operation as a worker announces it: its types, and whether it is durable; None without a worker."""
+    """Return the operation as a worker announces it, with its types and `durable`; None if no worker announces it."""
     from operations.calls import from_call
     from operations.errors import CallError
 

@@ -30,7 +30,7 @@ def create(args: ParsedArguments) -> int:
         return OK
     write_text(f"{token}\n")
     if not args.quiet:
-        write_line(f"created key {kept.id} for {printable(kept.identity)}; it is not shown again")
+        write_line(f"created key {kept.id} for {printable(kept.identity)}; the key is not shown again")
     return OK
 
 
@@ -48,7 +48,7 @@ def show(args: ParsedArguments) -> int:
 
 
 def revoke(args: ParsedArguments) -> int:
-    """Remove a key. Servers refuse it from then on."""
+    """Remove a key, so that servers refuse it."""
     keys = _keys(args)
     if not keys.revoke(args.id):
         named = [each.id for each in keys.entries() if each.identity == args.id]

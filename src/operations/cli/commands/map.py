@@ -1,4 +1,7 @@
-"""`ops map`: call an operation for each line of input, concurrently, in order and in bounded memory."""
+"""`ops map`: call an operation for each line of input, concurrently and in bounded memory.
+
+Results are written in the order of the input, or with `--unordered` as calls end.
+"""
 
 from __future__ import annotations
 
@@ -210,8 +213,8 @@ COMMAND = Command(
     ),
     notes="""
 Each line of input is a JSON object: the input of one call. Each line of output is the data of one call, in the order of
-the input. A failed call prints {"line": 17, "error": {...}} instead. If any call failed, the exit code is that of the
-failures if they are all of one kind, else 5.
+the input. A failed call prints {"line": 17, "error": {...}} instead. If calls failed, the exit code is the one that all
+failures share, or 5 if their codes differ.
 """,
     forms=INPUT_FORMS[:-1],
     examples=(

@@ -43,7 +43,7 @@ _DEFAULT_ADDRESS = "127.0.0.1:8000"
 
 
 def run(args: ParsedArguments) -> Any:
-    """Serve over HTTP, or with `--mcp` alone over standard input and output."""
+    """Serve over HTTP; with `--mcp` and without `--http`, on standard input and output."""
     if args.mcp and args.http is None:
         return _serve_stdio(args)
     from operations.serving import server  # noqa: F401  # a missing extra is reported before sources are opened
@@ -166,7 +166,7 @@ def _application(
 async def _open_jobs(
     args: ParsedArguments, settings: ServeSettings, config: Config, registry: OperationRegistry
 ) -> AsyncIterator[Jobs | None]:
-    """Return the jobs of a configuration; None if it has none."""
+    """Open the jobs that the configuration sets up in `serve.jobs`; yield None if it sets up none."""
     if settings.jobs is None:
         yield None
         return
@@ -260,9 +260,9 @@ COMMAND = Command(
         Option(
             "--token-file", f"file with the accepted token (default: ${TOKEN_VARIABLE})", value="FILE", completes="file"
         ),
-        Option("--scope", "scope of that token; repeatable", value="SCOPE", many=True),
+        Option("--scope", "scope of the token of --token-file; repeatable", value="SCOPE", many=True),
         Option("--insecure", "allow serving without authentication beyond loopback"),
-        Option("--host", "accepted host name; repeatable", value="HOST", many=True),
+        Option("--host", "host name that requests may use; repeatable", value="HOST", many=True),
         Option("--origin", "web origin that may send requests (CORS); repeatable", value="ORIGIN", many=True),
         Option("--public-url", "URL that callers use; the audience of their tokens", value="URL"),
         Option(

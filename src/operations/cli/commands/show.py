@@ -28,11 +28,11 @@ _MAX_USAGE_FIELDS = 6
 
 
 class OperationDetails(msgspec.Struct):
-    """An operation, and the details that are shown."""
+    """An operation with the details that `ops show` prints."""
 
     entry: CatalogueEntry
     kind: str
-    """Kind of its source; empty on a transport."""
+    """Kind of the operation's source; empty for an operation of a transport."""
     spec: dict[str, Any]
     input_schema: Schema
     output_schema: Schema
@@ -73,7 +73,8 @@ def _find(args: ParsedArguments) -> OperationDetails:
     entry = listing.find(args.operation)
     spec = listing.spec(entry.id)
     if spec is None:
-        raise CommandError(f"{entry.id} is too large for the cache", "'ops call' validates its input anyway")
+        message = f"the schemas of {entry.id} are not in the cache: they are too large"
+        raise CommandError(message, "'ops call' validates the input anyway")
     input_schema, output_schema = from_schema(spec["inputSchema"]), from_schema(spec["outputSchema"])
     example, own = example_input(input_schema), read_input(args.input, input_schema.document)
     if own is not None:

@@ -22,7 +22,7 @@ COMMAND = Command(
     options=SERVING_OPTIONS,
     notes="""
 Connects to the hub, registers every operation of the configuration, and reconnects when the connection is lost. The hub
-rejects an id that another spoke has registered; `ops worker` shares it instead.
+rejects an operation whose id another spoke has registered. Processes that share an operation run `ops worker` instead.
 """,
     examples=(
         ("OPERATIONS_TOKEN=... ops spoke --url ws://127.0.0.1:8700/", "serve the configuration's operations"),

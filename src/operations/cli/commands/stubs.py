@@ -1,4 +1,4 @@
-"""`stubs`: the package `operations_env`, which types `env` for type checkers and editors."""
+"""`ops stubs`: write the package `operations_env`, which types `env` for type checkers and editors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def _write_once(args: ParsedArguments) -> int:
         session.report_skipped()
         has_failed = any(report.state == "failed" for report in session.reports)
         stubs = await asyncio.to_thread(make_stubs, session.registry.list())
-    # A source that is being edited keeps its stubs until it can be read again.
+    # With --watch, a source that is being edited may be unreadable for a moment: leave all stubs unchanged until then.
     if not (args.watch and has_failed):
         _report(args, folder, stubs, _write(stubs, folder))
     return OK
@@ -65,7 +65,7 @@ def _write(stubs: Stubs, folder: Path) -> list[str]:
 
 def _report(args: ParsedArguments, folder: Path, stubs: Stubs, changed: list[str]) -> None:
     for operation_id, reason in stubs.unreachable.items():
-        warn(f"{operation_id} has no attribute: {reason}", operation=operation_id)
+        warn(f"env has no attribute for {operation_id}: {reason}", operation=operation_id)
     if args.json:
         summary = {"directory": str(folder), "changed": changed, "unreachable": dict(stubs.unreachable)}
         write_json(summary, compact=args.watch)
@@ -86,7 +86,7 @@ COMMAND = Command(
         *TRANSPORT_OPTIONS,
     ),
     examples=(
-        ("ops stubs", "from operations_env import Env"),
-        ("ops stubs --watch", "while operations are written"),
+        ("ops stubs", "write the stubs; use them with: from operations_env import Env"),
+        ("ops stubs --watch", "update the stubs while you write operations"),
     ),
 )

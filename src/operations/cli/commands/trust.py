@@ -35,7 +35,7 @@ def run(args: ParsedArguments) -> int:
     head = (
         f"{path} is trusted. Allowed actions:"
         if actions
-        else f"{path} is trusted; it starts, imports and sends nothing"
+        else f"{path} is trusted; it has no actions that require trust"
     )
     lines = [head, *(f"  {' '.join(action.text.split())}  ({action.name})" for action in actions)]
     write_either(args, data, printable("\n".join(lines) + "\n"))
