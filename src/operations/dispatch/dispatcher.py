@@ -1,7 +1,7 @@
 """Dispatcher: runs external calls, independent of their transport.
 
-authorise → acquire a slot → set the deadline → run → report the outcome. The code that uses it decodes a request and
-authenticates its caller before, and encodes the outcome afterwards.
+Its steps: authorise → acquire a slot → set the deadline → run → report the outcome. The server or transport that
+received the request decodes it and authenticates its caller before these steps, and encodes the outcome afterwards.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ CONCURRENCY = 1_024
 QUEUE = 100_000
 """Default for the number of calls that wait for a slot."""
 _FAIRNESS = 64
-"""Number of stream items after which other work on the event loop runs."""
+"""A stream lets other work of the event loop run after each group of this many items."""
 _CLEANED_UP_WITHIN = 1.0
+"""Seconds for which `close` waits for cancelled handlers."""
 _CLOSING = "the worker is shutting down"
 
 
@@ -68,14 +69,14 @@ class Request(Deadline, kw_only=True):
     """One external call, decoded and authenticated; also the deadline of that call."""
 
     host: Dispatcher = None  # type: ignore[assignment]
-    """The dispatcher that runs the call; the dispatcher sets it."""
+    """The dispatcher that runs the call; `Dispatcher.authorize` sets this field."""
     input: Any = None
     id: str = ""
     parent_id: str | None = None
     grant: Grant
-    """The identity that the call runs as; nested calls present it."""
+    """The grant of the call: it has the identity that the call runs as. Nested calls present the grant."""
     caller: str = ""
-    """The key of the caller's queue; calls of different callers take turns."""
+    """The key of the caller's queue. Each caller has a separate queue; slots go to the queues in turn."""
     deadline: int | None = None
     """Time at which the call fails with `TIMEOUT`, in epoch milliseconds."""
     sent_at: int | None = None
@@ -88,7 +89,7 @@ class Request(Deadline, kw_only=True):
     client: Client | None = None
     """The interface through which the handler asks its caller questions; None if that is not possible."""
     operation: Operation[Any] | None = None
-    """The called operation. The dispatcher sets this and the fields below, for calls that run in a separate task."""
+    """The called operation. The dispatcher sets this field and all fields below."""
     ended: Ended | None = None
     emit: Emit | None = None
     began: bool = False
@@ -101,7 +102,7 @@ class Request(Deadline, kw_only=True):
     bucket: Bucket | None = None
 
     def begin(self) -> None:
-        """Start a call that waited for a slot, unless its deadline has passed in the queue."""
+        """Start a call that waited for a slot, unless its deadline passed while it was queued."""
         host = self.host
         if self.bucket is not None:
             self.bucket.discard(self)
@@ -111,7 +112,7 @@ class Request(Deadline, kw_only=True):
         host.tasks.start(self)
 
     def ends_expired(self) -> bool:
-        """End the call if its deadline passed while it waited for its task; return whether the call was ended."""
+        """End the call if its deadline passed before its task started; return whether the call was ended."""
         if not self.has_passed:
             return False
         self.expire()
@@ -123,7 +124,7 @@ class Request(Deadline, kw_only=True):
         self.stop(self.host.refuse(self))
 
     def expire(self) -> None:
-        """End a call whose deadline has passed; a queued call never runs."""
+        """End a call whose deadline has passed; a call that was still queued never runs."""
         if not self.began:
             self.host.counters.expired += 1
         self.stop(self.explain())
@@ -137,7 +138,7 @@ class Request(Deadline, kw_only=True):
     def stop(self, error: CallError) -> None:
         """Cancel the handler, or the wait for a slot, and report `error`."""
         self.is_stopped = True
-        if self.began or self.ended is None:  # without `ended` the caller's task waits, and gets the error
+        if self.began or self.ended is None:  # without `ended` the call runs in its caller's task, which gets the error
             Deadline.stop(self, error)
         elif not self.is_over:
             host = self.host
@@ -167,7 +168,10 @@ class Request(Deadline, kw_only=True):
             self._end(envelope, None)
 
     async def _delay(self, error: Exception) -> BaseException:
-        """Wait until the transport accepts an error, which may be large; return it, or the error that ends the wait."""
+        """Wait until the transport can send the response with `error`, which may be large.
+
+        Return `error`, or the exception that ended the wait.
+        """
         try:
             await self.run(self.host.backpressure.wait(self.caller))
         except BaseException as stopped:  # noqa: BLE001  # the caller gets a response for every exception
@@ -264,7 +268,7 @@ class Dispatcher:
     async def call(self, request: Request) -> ResponseEnvelope[Any]:
         """Run a call in the current task; raise a CallError no later than its deadline.
 
-        When the call first suspends, `request.suspended` is called with an object whose `stop` ends it.
+        When the call first suspends, `request.suspended` is called with an object whose `stop` method ends the call.
         """
         self.authorize(request)
         slots = self.slots
@@ -322,7 +326,7 @@ class Dispatcher:
     def start(self, request: Request, ended: Ended, emit: Emit | None = None) -> None:
         """Run a call, or with `emit` a stream, in a separate task, and report its end.
 
-        A request that is refused raises a CallError; then nothing runs and nothing is reported.
+        Raise a CallError if the request is refused; then nothing runs, and neither `ended` nor `emit` is called.
         """
         self.authorize(request)
         request.ended = ended
@@ -353,7 +357,8 @@ class Dispatcher:
         if request.deadline is not None:
             until, now = request.deadline / 1000, time.time()
             if request.sent_at is not None:
-                # The clocks of the two machines may differ; the time between sending and deadline does not.
+                # The caller's clock may differ from this machine's clock. The interval between sending and deadline is
+                # still right: both of its ends are times of the caller's clock.
                 until = min(until, now + (request.deadline - request.sent_at) / 1000)
             if until <= now:
                 raise self._refused(request, self._too_late(request))
@@ -361,9 +366,10 @@ class Dispatcher:
         return operation
 
     def cancel(self, request_id: str, caller: str | None, reason: str) -> bool:
-        """End a call of an identity that runs or waits here; its caller gets `ABORTED`.
+        """End a running or queued call that the identity `caller` made; its caller gets `ABORTED`.
 
-        Peers may choose request ids, so the call is found only with the identity that made it.
+        Return whether such a call was found. The request id alone does not identify a call, because peers choose their
+        request ids.
         """
         for active in self.active:
             if active.id == request_id and active.grant is not None and caller_name(active.grant.identity) == caller:
@@ -372,7 +378,7 @@ class Dispatcher:
         return False
 
     async def drain(self, grace: float) -> None:
-        """Wait until no call runs, at most `grace` seconds."""
+        """Wait until no call runs or waits, for at most `grace` seconds."""
         if self.active:
             self.idle = asyncio.get_running_loop().create_future()
             await asyncio.wait((self.idle,), timeout=grace)
@@ -418,13 +424,13 @@ class Dispatcher:
         return error
 
     def report_refusal(self, request: Request, error: CallError) -> None:
-        """Report a request that never ran to the observers."""
+        """Report to the observers a request that never ran."""
         observers = active_observers(self.registry.observers)
         if observers:
             ObservedCall(observers, _describe(request)).end(error)
 
     def _report_queued(self, request: Request) -> None:
-        """Report a request that waits for a slot to the observers."""
+        """Report to the observers a request that waits for a slot."""
         if self.registry.observers:
             request.id = request.id or new_request_id()
             notify(self.registry.observers, CallQueued(_describe(request)))
@@ -433,7 +439,7 @@ class Dispatcher:
         """Return the coroutine that runs the operation."""
         operation, registry = request.operation, self.registry
         assert operation is not None
-        # The context costs time: it is created only if some code uses it.
+        # Creating a context takes time: skip it if nothing uses the context.
         wanted = operation.wants_context or registry.interceptors or registry.observers or SDK in modules
         context = self.context(request) if wanted else None
         return registry.run(operation, request.input, context, "served")

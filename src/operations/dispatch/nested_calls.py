@@ -22,7 +22,7 @@ class DispatchRegistry(OperationLookup, Protocol):
 
     @property
     def wheel(self) -> TimerWheel:
-        """The timers of its deadlines."""
+        """The timers of the registry's deadlines."""
 
     @property
     def interceptors(self) -> Sequence[Interceptor]:
@@ -59,7 +59,7 @@ class DispatchRegistry(OperationLookup, Protocol):
 
 
 class RemoteCalls(Protocol):
-    """Caller of operations that this registry does not have."""
+    """Interface to call operations that this registry does not have, on other workers."""
 
     def call_for(
         self, context: OperationContext, operation_id: str, input: Any
@@ -105,7 +105,10 @@ class NestedCalls:
         return msgspec.structs.replace(bare, env=EnvNode(self._scope, bare, bare.request_id))
 
     def _invoke(self, operation_id: str, input: Any, context: OperationContext) -> Awaitable[ResponseEnvelope[Any]]:
-        """Run a nested call in this registry and the caller's slot (a second slot could deadlock), or remotely."""
+        """Run a nested call in this registry, or through `remote` if the registry does not have the operation.
+
+        A call in this registry runs in the slot of its caller: waiting for a second slot could deadlock.
+        """
         if operation_id in self._registry.operations or self._remote is None:
             return self._registry.execute_nested(operation_id, input, self._complete(operation_id, context))
         return self._remote.call_for(context, operation_id, input)

@@ -13,12 +13,13 @@ from typing import Any, Generic, Protocol, TypeVar
 from operations.errors import CallError, ErrorCode
 
 _MOST_COMPARED = 1_024
+"""Largest number of callers whose queues `FairQueue.pop_excess` compares."""
 _ITERATION_SECONDS = 0.01
-"""Time that calls which start in one iteration of the event loop may take together."""
+"""Time for all calls that start in one iteration of the event loop."""
 _QUICK_SECONDS = 0.0001
-"""Time that a handler may compute before it first suspends without delaying others."""
+"""A call is slow if its handler computes for at least this time before it first suspends or ends."""
 _SLOW_STARTS = 4
-"""Number of slow calls in a row after which the next ones queue. A single slow call may be a garbage collection."""
+"""Number of slow calls in a row after which further calls are queued. A garbage collection may make one call slow."""
 _FIRST_TASKS, _MOST_TASKS = 8, 64
 """Number of tasks that start in one iteration of the event loop: the initial number, and the maximum."""
 
@@ -31,10 +32,10 @@ class QueuedCall(Protocol):
         """The key of the caller's queue."""
 
     def begin(self) -> None:
-        """Start in a slot that is already taken; `Slots.release` frees it."""
+        """Start the call in a slot that is already reserved for it; `Slots.release` frees the slot."""
 
     def refuse(self) -> None:
-        """End without running, to make room in the queue."""
+        """End the call without running it, to make room in the queue."""
 
 
 class _Queueable(Protocol):
@@ -47,7 +48,7 @@ Q = TypeVar("Q", bound=_Queueable)
 
 
 class FairQueue(Generic[Q]):
-    """A queue per caller, served round-robin: many items of one caller do not delay the few of another."""
+    """A queue per caller, served round-robin: many items of one caller do not delay the few items of another."""
 
     def __init__(self) -> None:
         self._callers: OrderedDict[str, OrderedDict[Q, None]] = OrderedDict()
@@ -83,9 +84,10 @@ class FairQueue(Generic[Q]):
         return True
 
     def pop_excess(self, caller: str) -> Q | None:
-        """Remove and return the last item of the caller with the most items; None if `caller` itself has as many.
+        """Remove and return the last item of the caller with the most items.
 
-        With very many callers nothing is removed, to bound the cost: one peer may be able to use many names.
+        Return None unless that caller has at least two items more than `caller`. With more than `_MOST_COMPARED`
+        callers nothing is removed, to bound the cost: one peer may be able to use many names.
         """
         if len(self._callers) > _MOST_COMPARED:
             return None
@@ -98,17 +100,17 @@ class FairQueue(Generic[Q]):
 
 
 class Slots:
-    """A bounded number of running calls and a bounded queue, in which callers take turns."""
+    """A bounded number of running calls, and a bounded queue from which callers are served in turn."""
 
     def __init__(self, concurrency: int, queue: int) -> None:
         self.free = concurrency
-        """Number of free slots; code that takes one decrements it."""
+        """Number of free slots; code that acquires a slot decrements it."""
         self.waiting: FairQueue[QueuedCall] = FairQueue()
         self._most_waiting = queue
         self._starting = False
 
     def enqueue(self, call: QueuedCall) -> bool:
-        """Queue a call; return False if the queue is full and no other caller has more calls in it."""
+        """Queue a call. If the queue is full, refuse a call of a caller with more queued calls, or return False."""
         if self.waiting.size >= self._most_waiting:
             excess = self.waiting.pop_excess(call.caller)
             if excess is None:
@@ -125,7 +127,7 @@ class Slots:
 
     @contextlib.asynccontextmanager
     async def released(self) -> AsyncGenerator[None, None]:
-        """Free the slot of a running call while it waits for a person; acquire one again afterwards."""
+        """Free the slot of a running call while the call waits for a person's answer; then acquire a slot again."""
         self.release()
         try:
             yield
@@ -149,7 +151,7 @@ class Slots:
 
 
 class SlotWaiter:
-    """A coroutine that waits for a slot: `await waiter.acquire()`."""
+    """Lets a coroutine wait for a slot: `await waiter.acquire()`."""
 
     def __init__(self, slots: Slots, caller: str = "") -> None:
         self.caller = caller
@@ -171,7 +173,7 @@ class SlotWaiter:
             self._decided.set_result(None)
 
     async def acquire(self) -> bool:
-        """Wait for a slot; return False if the queue is full."""
+        """Wait for a slot; return False if the queue is full, or if the waiter is removed to make room in it."""
         if not self._slots.enqueue(self):
             return False
         try:
@@ -186,9 +188,9 @@ class SlotWaiter:
 
 
 class Backpressure:
-    """Delays responses while the transport has too much unsent data; the callers take turns.
+    """Delays responses while the transport has too much unsent data; then the callers get their responses in turn.
 
-    A call that waits here keeps its slot, so that the number of results that wait is bounded.
+    A call that waits here keeps its slot, so that the number of waiting responses is bounded.
     """
 
     def __init__(self) -> None:
@@ -208,7 +210,7 @@ class Backpressure:
             self._resume_next()
 
     async def wait(self, caller: str) -> None:
-        """Wait until the response to this caller may be sent; send it before any other await."""
+        """Wait until a response to `caller` may be sent. The code that waits must send it before its next await."""
         response = _Response(caller)
         self._waiting.add(response)
         try:
@@ -230,7 +232,7 @@ class Backpressure:
 
 
 class _Response:
-    """A response that waits."""
+    """A response that waits until it may be sent."""
 
     def __init__(self, caller: str) -> None:
         self.caller = caller
@@ -260,8 +262,8 @@ class StartableCall(Protocol):
 class EagerTasks:
     """Starts tasks eagerly, which Python supports since version 3.12.
 
-    A handler that computes before it first suspends delays the calls that arrived after it. After some slow handlers in
-    a row the next calls queue, and the callers take turns.
+    A handler that computes before it first suspends delays the calls that arrived after it. After `_SLOW_STARTS` slow
+    handlers in a row, further calls are queued and their callers are served in turn.
     """
 
     def __init__(self) -> None:
@@ -270,7 +272,7 @@ class EagerTasks:
         self._slow = 0
         """Number of slow calls in a row."""
         self._is_paced = False
-        """Whether calls queue; then `_next_turn` is scheduled."""
+        """Whether calls are queued; if so, `_next_turn` is scheduled and starts them."""
 
     def start(self, request: StartableCall) -> None:
         """Start the task of a call, now or in one of the next iterations."""
@@ -309,8 +311,8 @@ class PacedTasks:
     """Starts tasks that first run in the next iteration of the event loop, for Python 3.11.
 
     asyncio runs all tasks that are ready before any timer. An iteration therefore starts only as many tasks as are
-    expected to fit in 10 ms, so that heartbeats and deadlines are not late. Other calls queue, and the callers take
-    turns.
+    expected to fit in 10 ms, so that heartbeats and deadlines are not late. Further calls are queued, and their callers
+    are served in turn.
     """
 
     def __init__(self) -> None:

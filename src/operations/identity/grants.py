@@ -1,4 +1,4 @@
-"""Grants: the right of a worker to make nested calls for the caller of a request that it runs.
+"""Grants: the right of a worker to make nested calls for the caller of a request that the worker runs.
 
 The hub issues a grant for each request that it gives to a worker. The worker presents the grant with every nested call,
 at any depth, and the hub makes that call for the request's caller. A grant ends with its request. Nothing else gives a
@@ -14,8 +14,11 @@ from operations.context import Grant
 from operations.errors import CallError, ErrorCode
 
 CLOSING_SECONDS = 1.0
-"""How long a grant outlives a request that was aborted, so that `finally` blocks can call; 0 ends it immediately."""
+"""Seconds for which the grant of an aborted request stays valid, so that `finally` blocks can make nested calls.
+
+With 0 the grant ends immediately."""
 _MAX_CLOSING = 10_000
+"""Largest number of grants of aborted requests; beyond it the oldest grants end early."""
 
 
 class Grants:
@@ -32,7 +35,7 @@ class Grants:
         return sum(map(_is_valid, self.held.values()))
 
     def present(self, token: str) -> Grant:
-        """Return a valid grant; raise `ACCESS_DENIED` for one that is unknown or has ended."""
+        """Return the grant with a token; raise `ACCESS_DENIED` if the grant is unknown or has ended."""
         grant = self.held.get(token)
         if grant is not None and _is_valid(grant):
             return grant
@@ -45,7 +48,7 @@ class Grants:
         """End the grant of an aborted request, after `within` seconds in which its worker can clean up."""
         grant.closing = time.monotonic() + within
         same = self._closing.get(grant.origin)
-        if same is not None and same is not grant:  # a caller may use a request id again
+        if same is not None and same is not grant:  # a caller may reuse a request id
             self._end(same)
         self._closing[grant.origin] = grant
         self._closing.move_to_end(grant.origin)

@@ -20,15 +20,16 @@ _MAX_DOCUMENT_BYTES = 1 << 20
 _FETCH_SECONDS = 10.0
 _KEPT_SECONDS = 300.0
 _AGAIN_SECONDS = 30.0
-"""Minimum interval between fetches. An unknown key id causes a fetch, and any caller can send one."""
+"""Minimum interval between fetches. A token with an unknown key id causes a fetch, and any caller can send one."""
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class IssuerTokens:
-    """An asynchronous authenticator for tokens that `issuer` signed for one of `audience`.
+    """An asynchronous authenticator for tokens that `issuer` signed for `audience`; a list allows several audiences.
 
-    The keys are fetched from `keys_url`, or from the URL in the issuer's metadata: on first use, after five minutes,
-    and for a token with an unknown key id. While the issuer is unreachable, the known keys stay valid.
+    The keys are fetched from `keys_url`, or from the URL in the issuer's metadata: on first use, when they are older
+    than five minutes, and for a token with an unknown key id. While the issuer is unreachable, the known keys stay
+    valid.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class IssuerTokens:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if not audience:
-            raise ValueError("missing audience: expected the name of this server, so that other tokens are refused")
+            raise ValueError("missing audience: expected the name of this server, so that others' tokens are refused")
         for url in (issuer, keys_url):
             if url is not None:
                 _check_url(url)
@@ -113,7 +114,7 @@ class IssuerTokens:
         self._fetched = self._clock()
 
     async def _discover(self, client: HTTPClient) -> str:
-        """Return the URL of the keys from the issuer's metadata."""
+        """Return the URL of the keys, which is in the issuer's metadata."""
         parts = urlsplit(self._issuer)
         origin, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
         problem: Exception = ValueError("no metadata")
@@ -144,7 +145,7 @@ async def _get(client: HTTPClient, url: str) -> dict[str, Any]:
 
 
 def _key_id(token: str | None) -> str | None:
-    """Return the unverified key id of a token; None if it has none."""
+    """Return the unverified key id of a token; None if the token has no key id."""
     import jwt
 
     try:

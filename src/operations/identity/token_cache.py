@@ -1,4 +1,4 @@
-"""TokenCache: verified tokens, so that a signature is not verified with every request."""
+"""TokenCache: caches verified tokens, so that the signature of a token is not verified for every request."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TokenCache:
         self._generation = 0
 
     def get(self, token: str) -> Principal | None:
-        """Return the principal of a cached token; None if it is not cached."""
+        """Return the principal of a cached token; None if the token is not cached."""
         entry = self._principals.get(sha256(self._salt + token.encode()).digest())
         if entry is None or entry[0] <= time.time():
             return None

@@ -18,16 +18,16 @@ class Principal(msgspec.Struct, frozen=True):
 
     identity: Identity
     namespaces: Sequence[str] = ()
-    """The namespaces where it may register operations, including the namespaces below them; `*` is any."""
+    """The namespaces where the peer may register operations; the namespaces below them are included, `*` is any."""
     expires_at: float | None = None
     """Time at which the token expires, in epoch seconds; None if it does not."""
     speaks_for_callers: bool = True
-    """Whether nested calls that it makes while it runs a request have the identity of the request's caller.
+    """Whether nested calls that the peer makes while it runs a request have the identity of the request's caller.
 
-    Otherwise they have its own identity, limited to the rights that it shares with the caller.
+    If not, these calls have the peer's own identity, limited to the rights that the peer shares with the caller.
     """
     audiences: Sequence[str] = ()
-    """The audiences of its token; empty if the token names none."""
+    """The audiences of the peer's token; empty if the token names none."""
 
     @property
     def has_rights(self) -> bool:
@@ -35,7 +35,7 @@ class Principal(msgspec.Struct, frozen=True):
         return self.identity.has_rights or bool(self.namespaces)
 
     def identity_for(self, caller: Identity | None) -> Identity | None:
-        """Return the identity of nested calls of this peer for a request of `caller`; None for an anonymous caller."""
+        """Return the identity of this peer's nested calls in a request of `caller`; None for an anonymous caller."""
         if caller is None or self.speaks_for_callers:
             return caller
         own = self.identity
@@ -57,7 +57,10 @@ class Principal(msgspec.Struct, frozen=True):
         )
 
     def may_register_within(self, namespace: str) -> bool:
-        """Whether this peer may register operations in a namespace or in one below it; `*` is any namespace."""
+        """Whether this peer may register operations in `namespace` or in any namespace below it.
+
+        For the namespace `*`: whether the peer may register operations in any namespace at all.
+        """
         if namespace == "*":
             return bool(self.namespaces)
         below = f"{namespace}."
@@ -79,7 +82,7 @@ class AsyncAuthenticator(Protocol):
 
 
 AnyAuthenticator = Authenticator | AsyncAuthenticator
-"""An authenticator of a served application. A hub with its own port needs a synchronous one."""
+"""An authenticator for a registry that is served over HTTP. A hub with its own port needs a synchronous one."""
 
 
 class StaticTokens:
@@ -92,7 +95,7 @@ class StaticTokens:
         self._principals = dict(principals)
 
     def authenticate(self, token: str | None) -> Principal:
-        """Return the principal of a token. All known tokens are compared, in constant time."""
+        """Return the principal of a token. The token is compared with every known token, in constant time."""
         if not token:
             raise _denied("no token")
         found: Principal | None = None
@@ -106,11 +109,13 @@ class StaticTokens:
 
 
 class JWTTokens:
-    """JWTs: `sub` is the identity, `scope` or `scopes` its scopes, `namespaces` the namespaces where it may register.
+    """An authenticator for JWTs.
 
-    With `speaksForCallers` set to false, nested calls of a worker have its own identity. `key` is the key of the
-    algorithm (a secret, a public key or its PEM), or a JWKS as a dict, with a key for the token's key id. A token is
-    accepted until `leeway` seconds after its `exp`, to allow for differences between clocks.
+    The claim `sub` is the id of the identity, `scope` or `scopes` its scopes, `resources` its resources, and
+    `namespaces` the namespaces where it may register operations. With the claim `speaksForCallers` set to false, nested
+    calls of a worker have the worker's own identity. `key` is the key of the algorithm (a secret, a public key or its
+    PEM), or a JWKS as a dict, from which the token's key id selects the key. A token is accepted until `leeway` seconds
+    after its `exp`, to allow for differences between clocks.
     """
 
     def __init__(
@@ -148,7 +153,7 @@ class JWTTokens:
             raise _denied("no token")
         if not _is_token(token):
             raise _denied("invalid token (characters other than printable ASCII)")
-        if token.endswith("="):  # connections are counted by token, which therefore has only one spelling
+        if token.endswith("="):  # connections are counted by token, so each token must have only one spelling
             raise _denied("invalid token (padding)")
         try:
             claims = self._jwt.decode(
@@ -170,7 +175,7 @@ class JWTTokens:
         return Principal(identity, _texts(claims.get("namespaces")), expires, speaks, audiences)
 
     def _find_key(self, token: str) -> Any:
-        """Return the key, or the key of the JWKS that the token's header names."""
+        """Return the key; from a JWKS, the key whose id is in the token's header."""
         if self._keys is None:
             return self._key
         name = self._jwt.get_unverified_header(token).get("kid")

@@ -1,4 +1,4 @@
-"""DurableJobStore: jobs that a bus stores and workers run, on Redis and on NATS with JetStream."""
+"""DurableJobStore: jobs that a bus (Redis, or NATS with JetStream) stores and workers run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from operations.pubsub import KeepsRecords, StoresKeys, Transport
 
 _ID = re.compile(r"([A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*)\.([0-9a-f]{48})")
 _RECHECK_SECONDS = 5.0
-"""Seconds between checks of a record that a process waits for: the notice of its change may be lost."""
+"""Interval at which `wait` reads a job's record again: the notification of a change may be lost."""
 
 
 class Wakeup:
@@ -77,7 +77,7 @@ class DurableJobStore:
         job = JobRequest(new_job_key(owner), int(submission.keep * 1000), owner)
         claims = self.transport.capabilities.claims_identity
         if submission.identity is not None and not (claims or self._is_signed):
-            message = "identity= is not possible on this transport: use a trusted one, or SignedTransport"
+            message = "identity= is not possible on this transport: use a trusted transport, or SignedTransport"
             raise CallError(ErrorCode.VALIDATION_ERROR, message, {"executed": "no"})
         await self._pending.submit(
             operation_id,
@@ -134,7 +134,7 @@ class DurableJobStore:
             stop()
 
     def _wake_all(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Let all waiting tasks read their records: the notice of a change may have been lost."""
+        """Let all waiting tasks read their records: the notification of a change may have been lost."""
         self._recheck = loop.call_later(_RECHECK_SECONDS, self._wake_all, loop) if self._waiting else None
         for wakeup in list(self._waiting):
             wakeup.wake()
@@ -169,21 +169,21 @@ class DurableJobStore:
         )
 
     def _sign_again(self, address: str, message: bytes, identity: Identity | None) -> bytes:
-        """Sign a request for the caller of the current request, whose token may have fewer rights than before."""
+        """Sign a request with the token of the current request's caller, which may have fewer rights than before."""
         signs, grant, signed = self.transport.optional(SignsNestedCalls), current_grant.get(), split(message)
         if identity is None or signs is None or grant is None or signed is None:
             return message
         return signs.sign_for(grant, address, _renew(signed.request, None))
 
     def _forget_signed(self, message: bytes) -> None:
-        """Let workers accept a signed request again: they store the requests that they have run."""
+        """Let workers accept a signed request again: delete its key from the shared record of accepted requests."""
         signed, keys = split(message), self.transport.optional(StoresKeys)
         if signed is not None and keys is not None:
             outline = codec_of(signed.request).decode_outline(signed.request)
             keys.delete_key(replay_key(stored_name(outline.id), signed.token))
 
     async def close(self) -> None:
-        """Stop checking; the transport stays open."""
+        """Stop the regular reads of records; the transport stays open."""
         if self._recheck is not None:
             self._recheck.cancel()
             self._recheck = None
@@ -206,14 +206,14 @@ def _decode(kept: tuple[bytes, bytes] | None) -> JobRecord | None:
     if record.ended_at is not None and record.ended_at + record.seconds_kept * 1000 < now:
         return None
     if record.state is JobState.QUEUED and record.queued_at + STORED_SECONDS * 1000 < now:
-        # Its request was deleted or refused, and no worker has recorded that.
+        # The job's request was deleted or refused, and no worker has recorded that.
         error = CallError(ErrorCode.TIMEOUT, f"{record.operation_id}: no worker took the job within a day")
         return fail_job(record, error, b"", state=JobState.DEAD)
     return record
 
 
 def _renew(message: bytes, identity: Identity | None) -> bytes:
-    """Return a request with a new lifetime; if `identity` is given, with its rights."""
+    """Return a request with a new lifetime and, if `identity` is given, with that identity."""
     codec = codec_of(message)
     event = codec.decode_any(message)
     assert isinstance(event, CallRequested)

@@ -1,4 +1,4 @@
-"""MemoryJobStore: jobs of one process. They run through a dispatcher and are lost when the process ends."""
+"""MemoryJobStore: jobs in one process. They run through a dispatcher and are lost when the process ends."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from operations.wire import decode_msgpack, encode_msgpack
 
 
 class _JobCall(Request, kw_only=True):
-    """The call of a job, which records its start."""
+    """The call of a job; it notes its start in the job's record."""
 
     job: _MemoryJob
 
@@ -84,11 +84,11 @@ class MemoryJobStore:
         """A heap of the times at which outcomes are deleted."""
 
     async def submit(self, submission: Submission) -> str:
-        """Start a job; a caller that may not call the operation is refused here."""
+        """Start or queue a job; raise an error if its submitter may not call the operation."""
         self._sweep()
         operation_id, owner = submission.operation_id, submission.owner
         self._check_limits(owner)
-        # A copy: the submitter may change its input while the job waits.
+        # The encoded input is a copy: the submitter may change its input while the job waits.
         input = encode_msgpack({} if submission.input is None else submission.input)
         if len(input) > self._limits.input_bytes:
             raise too_large_input(operation_id, len(input), self._limits.input_bytes)
@@ -108,7 +108,7 @@ class MemoryJobStore:
         return job_id
 
     def _check_limits(self, owner: str | None) -> None:
-        """Refuse a job if the owner's jobs are too many or too large; the program itself has no limit."""
+        """Raise an error if the owner has too many or too large jobs; the program itself is only limited by `jobs`."""
         limits = self._limits
         if self._counts[owner] >= limits.jobs:
             raise too_many_jobs(limits.jobs)
@@ -193,7 +193,7 @@ class MemoryJobStore:
             raise
 
     async def close(self) -> None:
-        """Cancel the jobs that run."""
+        """Cancel the jobs that run or wait."""
         await self._dispatcher.close()
 
     def _end(self, job: _MemoryJob, record: JobRecord) -> None:

@@ -1,4 +1,4 @@
-"""Jobs as operations: `jobs.submit`, `jobs.status` and so on, for callers without access to the store."""
+"""Jobs as operations: `jobs.submit`, `jobs.status` and so on, for callers without access to a `Jobs` object."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ _MOST_LISTED = 1_000
 
 
 def job_operations(jobs: Jobs, *, namespace: str = "jobs") -> list[Operation[Any]]:
-    """Return the methods of `jobs` as operations; each caller uses its own jobs, by its verified identity.
+    """Return the methods of `jobs` as operations, with which each caller uses its own jobs.
 
-    A caller can use jobs only of operations that it may call at the server of its request.
+    The verified identity of a caller decides which jobs are its own. A caller can use only jobs of operations that it
+    may call at the server of its request; the scope `jobs.admin` gives access to all existing jobs.
     """
 
     of = partial(_jobs_of, jobs)
@@ -75,7 +76,7 @@ def job_operations(jobs: Jobs, *, namespace: str = "jobs") -> list[Operation[Any
 
 
 def _jobs_of(jobs: Jobs, context: OperationContext) -> Jobs:
-    """Return the jobs as the caller of an operation may use them."""
+    """Return the jobs that the caller of an operation may use."""
     if context.is_trusted:
         return jobs
     return jobs.of(context.identity, exposure=None if context.grant is None else context.grant.exposure)

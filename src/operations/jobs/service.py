@@ -1,4 +1,4 @@
-"""Jobs: submits calls, and returns their status and results to permitted callers."""
+"""Jobs: submits calls that run later, and returns their status and results to permitted callers."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ Statuses = list[JobStatus]
 class Jobs:
     """Jobs of one registry or of one bus: `async with Jobs(registry_or_transport) as jobs:`.
 
-    With a registry, jobs run in this process and are lost when it ends. With a transport that stores messages (Redis,
-    NATS with JetStream), workers run them, and every process that has the transport can fetch their results.
+    With a registry, jobs run in this process and are lost when the process ends. With a transport that stores messages
+    (Redis, NATS with JetStream), workers run the jobs, and every process on that bus can fetch their results.
 
-    Its methods trust their caller, as `registry.execute` does. Code that serves external callers uses
-    `jobs.of(identity)`, which has the jobs of that identity only.
+    Its methods trust the code that calls them, as `registry.execute` does. Code that serves external callers uses
+    `jobs.of(identity)`, which has only the jobs that this identity may use.
     """
 
     def __init__(self, place: OperationRegistry | Transport, *, limits: JobLimits | None = None) -> None:
@@ -69,8 +69,9 @@ class Jobs:
     def of(self, identity: Identity | None, *, exposure: Exposed | None = None) -> Jobs:
         """Return the jobs that one caller may use: its own, or with the scope `jobs.admin` all jobs.
 
-        None is an anonymous caller. It can fetch jobs whose id it knows, and list none. A caller may use only jobs of
-        operations that it may call: it needs their scopes, and `exposure` must serve them.
+        None is an anonymous caller, which can use the jobs of anonymous callers whose ids it knows, and can list no
+        jobs. Without `jobs.admin`, a caller may use only jobs of operations that it may call: it needs the rights that
+        the operation requires, and `exposure` must serve the operation.
         """
         view = object.__new__(Jobs)
         view._limits, view._store = self._limits, self._store
@@ -91,8 +92,8 @@ class Jobs:
     ) -> str:
         """Submit a call and return the id of the job; its outcome is kept for `keep` seconds, by default for a day.
 
-        The job runs with the rights of the submitter: the identity that was passed to `of`, or `identity`. The handler
-        of a job in this process can ask `client`.
+        The job runs with the rights of the submitter: the identity that was passed to `of`, or else `identity`. The
+        handler of a job in this process can ask `client` questions.
         """
         if keep is None:
             keep = self.keep_seconds
@@ -127,11 +128,11 @@ class Jobs:
         return status_of(job_id, await self._read(job_id))
 
     async def result(self, job_id: str) -> ResponseEnvelope[Any]:
-        """Return the result of a job that is done; raise its error, or `JOB_NOT_ENDED`."""
+        """Return the result of a job; raise the job's error if it failed, or `JOB_NOT_ENDED` if it has not ended."""
         return _outcome(job_id, await self._read(job_id))
 
     async def wait(self, job_id: str, timeout: float | None = None) -> ResponseEnvelope[Any]:
-        """Return the result of a job once it is done; raise its error, or `TIMEOUT` after `timeout` seconds."""
+        """Wait for the end of a job and return its result; raise its error, or `TIMEOUT` after `timeout` seconds."""
         if timeout is not None:
             check_seconds(timeout=timeout)
         try:
@@ -153,7 +154,11 @@ class Jobs:
         return await self.status(job_id)
 
     async def retry(self, job_id: str) -> JobStatus:
-        """Retry a job that failed or is a dead letter; it keeps its id, input and identity."""
+        """Retry a job that failed or is a dead letter; it keeps its id and input.
+
+        If its owner retries it through `of`, the job runs with the owner's current rights, otherwise with those of the
+        submission.
+        """
         record = await self._read(job_id)
         is_kept = record.body is not None and bool(record.body.request)
         if record.state not in (JobState.FAILED, JobState.DEAD) or not is_kept:
@@ -206,12 +211,12 @@ class Jobs:
     async def _read(self, job_id: str) -> JobRecord:
         record = await self._store.read(job_id)
         if record is None or not self._may_see(record):
-            # The same error for both: a caller that guesses ids learns nothing.
+            # The same error for an unknown and a forbidden job: a caller that guesses ids learns nothing.
             raise not_found(job_id)
         return record
 
     def _may_see(self, record: JobRecord) -> bool:
-        """Whether the caller may use a job: it may call the operation, and owns the job or is an administrator."""
+        """Whether the caller may use a job: it is an administrator, or it owns the job and may call its operation."""
         if self._sees_all:
             return True
         if record.owner != self._owner:

@@ -23,7 +23,7 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     operation_id: str
     state: JobState
     attempts: int = 0
-    """How many times a worker took the job."""
+    """How many times the job was started, or delivered to a worker."""
     owner: str | None = None
     """The id of the submitter's identity; None for the program itself, empty for an anonymous caller."""
     created_at: int
@@ -53,6 +53,7 @@ class JobLimits(msgspec.Struct, frozen=True, kw_only=True):
     kept_bytes: int = 64 << 20
     """Largest total size of inputs and outcomes of one identity in this process."""
     input_bytes: int = 1 << 20
+    """Largest size of the input of one job."""
     keep_seconds: float = MAX_KEEP_SECONDS
     """The longest time for which an outcome may be kept."""
 
@@ -104,6 +105,6 @@ def too_many_jobs(limit: int) -> CallError:
 
 
 def too_large_input(operation_id: str, size: int, limit: int) -> CallError:
-    """Return the error for an input that is too large to be kept."""
+    """Return the error for an input that is too large for a job."""
     message = f"{operation_id}: the input has {size:,} bytes; at most {limit:,} are allowed in a job"
     return CallError(ErrorCode.VALIDATION_ERROR, message, {"executed": "no"})

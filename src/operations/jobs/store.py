@@ -1,4 +1,4 @@
-"""JobStore: stores jobs and runs them. It checks no rights."""
+"""JobStore: the interface of the stores that keep jobs and run them. `Jobs` checks who may see and change a job."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds for which the outcome is kept."""
     metadata: Mapping[str, Any] | None = None
     client: Client | None = None
-    """Answers the questions of the handler, if the job runs in this process; on a transport, jobs cannot ask."""
+    """Answers the handler's questions if the job runs in this process; a job on a transport cannot ask questions."""
 
 
 MaySee = Callable[[JobRecord], bool]
-"""Whether a caller may see a job."""
+"""Function that returns whether a caller may see a job."""
 
 
 class JobStore(Protocol):
@@ -36,7 +36,7 @@ class JobStore(Protocol):
         """Store a job and return its id."""
 
     async def read(self, job_id: str) -> JobRecord | None:
-        """Return the record of a job."""
+        """Return the record of a job; None if the job does not exist."""
 
     async def list(self, owner: str | None, *, everyone: bool, limit: int) -> list[tuple[str, JobRecord]]:
         """Return the jobs of an owner, or all of them, the newest first."""
@@ -48,7 +48,7 @@ class JobStore(Protocol):
         """End a job that has not ended."""
 
     async def retry(self, job_id: str, record: JobRecord, identity: Identity | None) -> None:
-        """Run a job again that did not succeed, with the current rights of its owner, if known."""
+        """Run a job that did not succeed again: as `identity` if it is given, otherwise as at the submission."""
 
     async def close(self) -> None:
         """Release resources."""
