@@ -1,4 +1,4 @@
-"""OperationCatalogue: registration and lookup of operations, without calls."""
+"""OperationCatalogue: registration and lookup of operations; its subclass `OperationRegistry` also calls them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,10 @@ class OperationCatalogue:
     def register_handler(
         self, operation_id: str, handler: Handler | Stream, *, inline: bool = False, replace: bool = False
     ) -> None:
-        """Add the handler of a registered spec; an async generator function becomes the stream of the operation."""
+        """Add the handler of a registered spec; an async generator function becomes the stream of the operation.
+
+        `inline` runs a plain function on the event loop instead of in a worker thread.
+        """
         operation = self._require(operation_id)
         is_stream = streams(handler)
         if not replace and (operation.stream if is_stream else operation.handler) is not None:
@@ -110,7 +113,7 @@ class OperationCatalogue:
         type: OperationType | str | None = None,
         tag: str | None = None,
     ) -> list[OperationSpec]:
-        """Return the specs sorted by id: in or below a namespace, of a type, with a tag."""
+        """Return the specs sorted by id; each parameter selects: in or below a namespace, of a type, with a tag."""
         return [
             operation.spec
             for operation_id, operation in sorted(self.operations.items())

@@ -159,7 +159,7 @@ def _optional(kind: Any) -> frozenset[str]:
 
 
 def _read(kind: Any, members: Mapping[str, Any]) -> Any:
-    """Return a value of `kind` from JSON properties; unknown properties go to `extra`."""
+    """Return a value of `kind` from JSON properties; unknown properties are stored in `extra`."""
     names = set(kind.__struct_encode_fields__) - {"extra"}
     known: dict[str, Any] = {}
     extra: dict[str, Any] = {}

@@ -56,7 +56,7 @@ class Exposed(Protocol):
     """The operations that the callers of one server may call."""
 
     def serves(self, operation_id: str) -> bool:
-        """Whether an operation is served at all."""
+        """Whether the server serves an operation, regardless of the caller."""
 
     def authorize(self, operation_id: str, identity: Identity | None) -> None:
         """Raise the CallError that a call of the operation would fail with; do nothing if the call is allowed."""
@@ -72,7 +72,7 @@ class Grant(msgspec.Struct, eq=False, kw_only=True):
     identity: Identity | None = None
     """The caller; None for an anonymous one."""
     token: str = ""
-    """128 random bits that a hub accepts as proof; empty if the transport needs none."""
+    """128 random bits that a hub accepts as proof; empty on a transport that needs no token."""
     signature: object = None
     """The signed request that the grant was made for, on a transport with signed requests."""
     origin: object = None
@@ -96,7 +96,8 @@ current_grant: ContextVar[Grant | None] = ContextVar("current_grant", default=No
 def outside_request() -> Iterator[None]:
     """Detach the block, and tasks started in it, from the current request.
 
-    For background tasks of a worker that outlive the request; their calls need `as_worker=True`.
+    Use it for background tasks of a worker that outlive the request. Calls that they send to a transport need
+    `as_worker=True`.
     """
     entered = current_grant.set(None)
     try:
@@ -106,7 +107,7 @@ def outside_request() -> Iterator[None]:
 
 
 ELICIT = "elicitation/create"
-"""The MCP method of a question to the user of the calling program."""
+"""The MCP method that asks the user of the calling program a question."""
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -160,7 +161,7 @@ class Env(Protocol):
 
 
 class TypedOperation(Protocol[P, R_co]):
-    """The operation of a function, as `OperationContext.call` uses it."""
+    """An operation made from a function: the attributes that `OperationContext.call` needs."""
 
     @property
     def id(self) -> str:
@@ -231,7 +232,8 @@ class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
     async def call(self, operation: TypedOperation[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Make a nested call with the function's arguments, which type checkers verify; access is checked as in `env`.
 
-        If the function's first parameter is a context, leave it out. A plain `def` handler uses `env[operation](…)`.
+        If the function's first parameter is a context, leave it out. A plain `def` handler cannot await this method: it
+        calls `env[operation](…)` instead.
         """
         if not hasattr(operation, "bind"):
             message = f"call takes a function with @operation, not {type(operation).__name__}: use context.env"

@@ -20,7 +20,7 @@ GRACE_SECONDS = 0.1
 """How long cancelled work may take to clean up before its caller stops waiting for it."""
 _MAX_SECONDS = 10.0**9
 _EPOCH_SECONDS = (10**9, 10**11)
-"""Range of deadlines that were given in seconds by mistake: as milliseconds they would be in 1970."""
+"""Range of deadlines that were given in seconds by mistake: as milliseconds they would be between 1970 and 1973."""
 _RESOLUTION = 0.02
 
 
@@ -28,7 +28,7 @@ class Expiring(Protocol):
     """An entry of a timer wheel."""
 
     def expire(self) -> None:
-        """Handle the end of the time; the wheel calls this."""
+        """Handle the end of the entry's time; the wheel calls this method."""
 
 
 Bucket = set[Expiring]
@@ -36,9 +36,10 @@ _Buckets = dict[int, Bucket]
 
 
 class TimerWheel:
-    """Expires entries on time, at most 20 ms late; entries of one tick share one timer of the event loop.
+    """Expires entries when their time is over, at most 20 ms late; entries of one tick share one timer of the event
+    loop.
 
-    An entry that ends early is discarded from its bucket, which costs less than cancelling a timer. Each loop has
+    An entry that ends early is discarded from its bucket, which costs less than cancelling a timer. Each event loop has
     separate buckets, because one registry may be used from several threads.
     """
 
@@ -87,8 +88,9 @@ class DeadlineHost(Protocol):
 class Deadline(msgspec.Struct, eq=False, kw_only=True):
     """Runs work in the current task, until a given time or until `stop` is called.
 
-    Ending means: cancel, wait `GRACE_SECONDS`, then let the work continue in a separate task and return. Work that
-    never suspends costs no timer: it is added to the wheel at the first suspension.
+    At that moment, the work is cancelled. Work that is still running after `GRACE_SECONDS` continues in a separate
+    task, and the caller gets the error. Work that never suspends costs no timer: the deadline is added to the wheel
+    when the work first suspends.
     """
 
     host: DeadlineHost
@@ -206,7 +208,7 @@ def _steps(
     waiting: Any,
     keep_running: Callable[[Coroutine[Any, Any, Any], BaseException], bool] | None = None,
 ) -> Generator[Any, Any, Any]:
-    """Continue suspended work step by step, as await does; stop if `keep_running` accepts an exception."""
+    """Continue suspended work step by step, as await does; stop if `keep_running` returns true for an exception."""
     try:
         while True:
             try:
@@ -330,7 +332,7 @@ def check_deadline(deadline: Any) -> float:
     """Return a deadline (epoch ms) in epoch seconds; raise `VALIDATION_ERROR` if it is invalid."""
     try:
         if _EPOCH_SECONDS[0] < deadline < _EPOCH_SECONDS[1]:
-            message = f"deadline {deadline!r} is in seconds: give epoch milliseconds, or timeout= in seconds"
+            message = f"deadline {deadline!r} is in seconds: pass epoch milliseconds, or timeout= in seconds"
             raise CallError(ErrorCode.VALIDATION_ERROR, message)
         return float(min(deadline / 1000, time.time() + _MAX_SECONDS))
     except OverflowError:

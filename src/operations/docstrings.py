@@ -37,7 +37,7 @@ class Docstring(msgspec.Struct, frozen=True):
 
 
 def read_docstring(text: str | None) -> Docstring:
-    """Parse a docstring without indentation; unrecognised parts belong to the description."""
+    """Parse a docstring whose indentation is already removed; unrecognised parts belong to the description."""
     if not text:
         return Docstring()
     description: list[str] = []

@@ -32,7 +32,7 @@ _log = logging.getLogger("operations")
 _MAX_PATHS = 20
 Normalised = Callable[[OperationSpec, Any, Any, Sequence[Problem]], None]
 _NO_ENVELOPE = PLAIN | {float, list}
-"""Common types of results that are not envelopes: the slower check for mappings is skipped."""
+"""Common types of results that are not envelopes: for these, the slower check for mappings is skipped."""
 _INDEX = r"/\d+(?=/|$)"
 
 
@@ -165,7 +165,7 @@ def finish(operation: Operation[Any], policy: Policy, result: Any, mismatches: M
         if problems or data is not given:
             _report(operation, policy, given, data, problems, mismatches)
     if envelope is None:
-        # `local_envelope` without its call: this is the end of most calls.
+        # `local_envelope`, inlined for speed: most calls end here.
         return ResponseEnvelope(data, LocalResponseMeta(operation.spec.id, time.time_ns() // 1_000_000))
     return envelope if data is envelope.data else ResponseEnvelope(data, envelope.meta)
 

@@ -143,9 +143,9 @@ class FileRecorder:
 def replay_operations(path: str | Path) -> list[Operation[Any]]:
     """Return the recorded operations, with handlers that replay the file and need no source.
 
-    A call gets the result of the recorded call with the same input. If there are several, the first call gets the first
-    result, and so on; the last result is repeated. A call that was not recorded fails with `UNAVAILABLE` and the
-    nearest recorded input.
+    A call gets the result of the recorded call with the same input. If several recorded calls have that input, the
+    first call gets the first result, the second call the second one, and so on; the last result is repeated. A call
+    that was not recorded fails with `UNAVAILABLE`; the error names the nearest recorded input.
     """
     recording = _read(Path(path))
     return [_replayed(spec, _Calls(spec.id, recording.calls[spec.id])) for spec in recording.specs.values()]

@@ -32,7 +32,8 @@ _SHORTEST_SECRET = 4
 class Redactor:
     """Replaces secrets in JSON-shaped data. Booleans are kept, and so are numbers outside secret fields.
 
-    `secrets` are values that are replaced wherever they are in a string. `replace` is applied to every string last.
+    `secrets` are values that are replaced wherever they are in a string. `replace` is a function that is applied to
+    every string last.
     """
 
     def __init__(self, secrets: Iterable[str] = (), *, replace: Callable[[str], str] | None = None) -> None:
@@ -71,7 +72,7 @@ class Redactor:
         return text
 
     def _bytes(self, value: bytes) -> bytes:
-        """Return bytes without secrets, read as UTF-8."""
+        """Return bytes without the secrets that their UTF-8 text contains."""
         text = value.decode("utf-8", "surrogateescape")
         clean = self._without_secrets(text)
         return value if clean == text else clean.encode("utf-8", "surrogateescape")

@@ -39,7 +39,7 @@ _INVALID_CHARACTERS = r"[^A-Za-z0-9_/-]+"
 
 
 class OperationType(StrEnum):
-    """Whether an operation reads, changes, or streams."""
+    """Kind of an operation: it reads (query), may change something (mutation), or streams (subscription)."""
 
     QUERY = "query"
     MUTATION = "mutation"
@@ -113,7 +113,7 @@ class OperationSpec(msgspec.Struct, frozen=True, kw_only=True):
             "segments of letters, digits, _ and - joined by dots",
         )
         _require(self.name, _NAME, "name", "letters, digits, _, / and -")
-        # Frozen, except during construction.
+        # The struct is frozen: only this method may still set its fields.
         force = msgspec.structs.force_setattr
         force(self, "id", f"{self.namespace}.{self.name}")
         if type(self.type) is not OperationType:

@@ -139,7 +139,8 @@ def check_msgpack_values(data: bytes, most: int) -> None:
 
 def _has_more_json_values(data: bytes, most: int) -> bool:
     """Whether JSON contains more than `most` values outside its strings."""
-    # Without escapes, every second part between quotes is outside strings. A value has at most two strings.
+    # Without escapes, every second part between quotes is outside strings. A value has at most four quotes: two of its
+    # key and two of its own.
     parts = data.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"', 4 * most + 1)
     return len(parts) > 4 * most + 1 or _count_separators(b"".join(parts[::2])) > most
 

@@ -28,7 +28,7 @@ class WorkerThreads:
     def __init__(self, *, threads: int) -> None:
         self._threads = threads
         self._pools: dict[int, ThreadPoolExecutor] = {}
-        """The threads by depth: a handler that waits for a nested call never holds a thread that the call needs."""
+        """Thread pools by nesting depth: a handler that waits for a nested call holds no thread that the call needs."""
         self._abandoned_threads: set[Future[Any]] = set()
         self._abandoned_tasks: set[asyncio.Task[Any]] = set()
 

@@ -1,6 +1,6 @@
-"""Interceptors: async callables around every `execute` and `subscribe` of a registry, and the ones that ship.
+"""Interceptors: async callables around every `execute` and `subscribe` of a registry, and those that the library has.
 
-Names are imported on first use: a program pays only for the interceptors that it uses.
+Names are imported on first use: a program loads only the interceptors that it uses.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ _encode = msgspec.json.Encoder(enc_hook=repr).encode
 NOT_APPROVED = "NOT_APPROVED"
 """The `reason` in the details of a refusal."""
 ApprovalPolicy = Literal["allow", "ask", "deny"]
-"""Run the calls of an operation, run them with consent, or refuse them."""
+"""The treatment of an operation's calls: `allow` runs them, `ask` runs them with consent, `deny` refuses them."""
 
 
 class ApprovalRequest(msgspec.Struct, frozen=True):
@@ -69,11 +69,12 @@ class Approval:
     """An interceptor with a policy for each pattern of ids: `allow`, `ask` or `deny`; the first match decides.
 
     `mutations` is the policy of mutations that no pattern matches; other operations are allowed. `ask` decides on a
-    call that needs consent. Without `ask` the caller is asked, as by `context.ask`: an MCP elicitation, a question on
-    the terminal. A call is refused if no one can be asked, if `ask` raises an exception, or after `timeout` seconds.
+    call that needs consent. Without `ask`, the user of the calling program is asked, as by `context.ask`: with an MCP
+    elicitation, or on the terminal. A call is refused if no one can be asked, if `ask` raises an exception, or after
+    `timeout` seconds.
 
     A refusal is `ACCESS_DENIED` with `reason` `NOT_APPROVED`. A stream needs consent once, before it begins. Each
-    nested call needs its own.
+    nested call needs separate consent.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ _MAX_CHOSEN = 100_000
 
 
 class Invocation(msgspec.Struct, frozen=True):
-    """One call before its handler runs. To change it, proceed with a changed copy."""
+    """One call before its handler runs. To change the call, pass a changed copy to `proceed`."""
 
     spec: OperationSpec
     input: Any
@@ -33,7 +33,10 @@ class Invocation(msgspec.Struct, frozen=True):
 Proceed = Callable[[Invocation], Awaitable[Any]]
 """Continues the call: runs the next interceptor or the operation itself."""
 Interceptor = Callable[[Invocation, Proceed], Awaitable[Any]]
-"""An interceptor with a method `applies(spec) -> bool` runs only for operations for which it returns true."""
+"""Wraps a call: it receives the invocation, and a function that continues the call.
+
+An interceptor with a method `applies(spec) -> bool` runs only for operations for which that method returns true.
+"""
 Envelopes = AsyncGenerator[ResponseEnvelope[Any], None]
 KeyPart = Literal["identity", "operation", "namespace"]
 """A part of the key under which an interceptor counts calls."""
@@ -41,7 +44,8 @@ KeyPart = Literal["identity", "operation", "namespace"]
 
 class Only:
     """An interceptor for some operations: those whose id matches a shell pattern in `operations` and none in `exclude`.
-    `types` limits it to some types of operations.
+
+    If `types` is not empty, the operation must also have one of these types.
     """
 
     def __init__(
@@ -66,7 +70,7 @@ class Only:
         return not any(fnmatchcase(spec.id, pattern) for pattern in self.exclude) and applies(self.interceptor, spec)
 
     def asks(self, spec: OperationSpec) -> bool:
-        """Whether the interceptor may ask the caller of an operation."""
+        """Whether the interceptor may ask the caller of an operation a question."""
         return self.applies(spec) and asks(self.interceptor, spec)
 
     def __call__(self, invocation: Invocation, proceed: Proceed) -> Awaitable[Any]:
@@ -81,7 +85,7 @@ def applies(interceptor: Interceptor, spec: OperationSpec) -> bool:
 
 
 def asks(interceptor: Interceptor, spec: OperationSpec) -> bool:
-    """Return whether an interceptor may ask the caller of an operation, by `context.ask`: its method `asks` decides."""
+    """Return whether an interceptor may ask the caller a question, by `context.ask`; its method `asks` decides."""
     condition = getattr(interceptor, "asks", None)
     return condition is not None and bool(condition(spec))
 
@@ -148,7 +152,7 @@ async def intercept(interceptors: Sequence[Interceptor], invocation: Invocation,
 async def intercept_stream(
     interceptors: Sequence[Interceptor], invocation: Invocation, innermost: Proceed
 ) -> Envelopes:
-    """Yield a stream that runs within its interceptors."""
+    """Yield the items of a stream that runs within its interceptors."""
     stream = await intercept(interceptors, invocation, innermost)
     try:
         async for envelope in stream:
@@ -176,8 +180,8 @@ def counts_of(interceptor: Interceptor) -> Iterator[tuple[str, str, int]]:
 async def open_stream(invocation: Invocation, proceed: Proceed) -> AsyncGenerator[Any, None]:
     """Open the stream of an invocation and close it afterwards.
 
-    An interceptor returns a generator that uses this: the generator acquires nothing before its first item is
-    requested, so one that is never iterated has nothing to release.
+    An interceptor uses it in the generator that it returns for a stream. Such a generator acquires nothing before its
+    first item is requested, so a generator that is never iterated has nothing to release.
     """
     stream = await proceed(invocation)
     try:
@@ -189,7 +193,7 @@ async def open_stream(invocation: Invocation, proceed: Proceed) -> AsyncGenerato
 
 
 def key_of(invocation: Invocation, by: Sequence[KeyPart]) -> tuple[str | None, ...]:
-    """Return the key that a call is counted under; callers without an identity share one."""
+    """Return the key that a call is counted under; callers without an identity share one key."""
     spec, identity = invocation.spec, invocation.context.identity
     parts = {
         "identity": None if identity is None else identity.id,

@@ -24,9 +24,9 @@ _ENCODER = msgspec.msgpack.Encoder(order="sorted")
 class Cache:
     """Keeps results of queries for `ttl` seconds, by operation and input; errors and MCP error results are not kept.
 
-    `share` is who gets a kept result: the same `identity` (id, rights and claims), callers with the same `rights`
-    (scopes and resources), or `everyone` who may call the operation. Calls with different metadata, such as credentials
-    of a call, never share. Each caller gets a copy. Mutations and streams pass through.
+    `share` selects the callers that get a kept result: the same `identity` (id, rights and claims), callers with the
+    same `rights` (scopes and resources), or `everyone` who may call the operation. Calls with different metadata, such
+    as credentials of a call, never share a result. Each caller gets a copy. Mutations and streams are not cached.
 
     At most `max_entries` results of `max_bytes` bytes in all are kept; the least recently used ones are evicted first.
     """
@@ -70,7 +70,7 @@ class Cache:
             self.bytes = 0
 
     def counts(self) -> dict[str, int]:
-        """Return how often each event occurred."""
+        """Return the number of hits and of misses."""
         return {"hits": self.hits, "misses": self.misses}
 
     async def __call__(self, invocation: Invocation, proceed: Proceed) -> Any:

@@ -18,8 +18,9 @@ _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 class LogCalls:
     """Logs each call when it ends: operation, request id, caller, outcome, milliseconds.
 
-    A failed call is a warning. With `slow`, successful calls that take fewer seconds are not logged. `input=True`
-    adds the input as JSON, without fields whose names suggest secrets. A stream is one line, with its number of items.
+    A failed call is logged as a warning, or at `level` if that is `ERROR`. With `slow`, successful calls that take
+    fewer than `slow` seconds are not logged. `input=True` adds the input as JSON, truncated, with `[redacted]` for
+    fields whose names suggest secrets. A stream is logged as one line, with its number of items.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""CircuitBreaker: refuses calls of an upstream that fails, for a time."""
+"""CircuitBreaker: refuses calls to a failing upstream for a time."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ _MAX_KEYS = 10_000
 
 
 class CircuitBreaker:
-    """Opens when, of at least `minimum` calls within `window` seconds, the share `failure_rate` or more failed.
+    """Opens if at least `minimum` calls ended within `window` seconds and the share of failures is `failure_rate` or
+    more.
 
-    While it is open, calls are refused with `UNAVAILABLE`, `reason` `CIRCUIT_OPEN` and `retryAfter`. After
-    `open_seconds` it is half-open: `probes` calls at a time are let through. A call that succeeds closes it, and a call
-    that fails opens it again.
+    While the breaker is open, calls are refused with `UNAVAILABLE`, `reason` `CIRCUIT_OPEN` and `retryAfter`. After
+    `open_seconds` it is half-open: at most `probes` calls run at a time. A call that succeeds closes the breaker, and a
+    call that fails opens it again.
 
-    A failure is `UNAVAILABLE`, `TIMEOUT` or `EXECUTION_ERROR`, an HTTP status below 500 excepted. Other errors count as
-    successes: the upstream answered. A stream is a failure when it fails before or after its items, else a success.
-    Cancelled calls do not count. Each value of `by` has a separate breaker; by default, each namespace.
+    A failure is `UNAVAILABLE`, `TIMEOUT` or `EXECUTION_ERROR`, except with an HTTP status below 500. Other errors count
+    as successes: the upstream answered. A stream is counted when it ends: as a failure if it ends with a failure, else
+    as a success. Cancelled calls do not count. Each combination of the parts in `by` has a separate breaker; by
+    default, each namespace has one.
     """
 
     def __init__(
@@ -60,7 +62,7 @@ class CircuitBreaker:
         return {key: self._state(circuit, now) for key, circuit in self._circuits.items()}
 
     def counts(self) -> dict[str, int]:
-        """Return how often each event occurred."""
+        """Return the number of refused calls."""
         return {"refused": self.refused}
 
     async def __call__(self, invocation: Invocation, proceed: Proceed) -> Any:

@@ -17,10 +17,11 @@ _Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
 
 
 class ConcurrencyLimit:
-    """Runs at most `limit` calls of each key at a time; `queue` more wait, in order, at most `max_wait` seconds.
+    """Runs at most `limit` calls of each key at a time; up to `queue` more wait, in order, at most `max_wait` seconds.
 
-    Other calls are refused with `UNAVAILABLE` and `reason` `CONCURRENCY_LIMIT`. A stream holds its slot until it ends.
-    A call that is nested in a call with a slot needs no second slot, so that it cannot wait for its own caller.
+    Calls that find the queue full or wait too long are refused with `UNAVAILABLE` and `reason` `CONCURRENCY_LIMIT`. A
+    stream holds its slot until it ends. A call that is nested in a call with a slot needs no second slot, so that it
+    cannot wait for its own caller. The parts in `by` form the key; by default all calls share one key.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class ConcurrencyLimit:
         return sum(slots.taken for slots in self._slots.values())
 
     def counts(self) -> dict[str, int]:
-        """Return how often each event occurred."""
+        """Return the number of refused calls."""
         return {"refused": self.refused}
 
     async def __call__(self, invocation: Invocation, proceed: Proceed) -> Any:

@@ -15,14 +15,15 @@ _ROUNDING = 1e-9
 
 
 class RateLimit:
-    """A token bucket of `burst` tokens for each key, refilled at `rate` tokens in `per` seconds; a call takes one.
+    """A token bucket of `burst` tokens for each key, refilled at `rate` tokens in `per` seconds; a call uses one token.
 
-    In t seconds a key gets at most `burst + rate * t / per` calls through; `burst` is `rate` unless given. A call that
-    finds no token waits for one at most `max_wait` seconds, else it is refused with `UNAVAILABLE`, `reason`
-    `RATE_LIMITED` and `retryAfter`. A stream takes one token when it begins.
+    In t seconds, at most `burst + rate * t / per` calls of a key run. The default of `burst` is `rate`, rounded down,
+    and at least 1. A call that finds no token waits if a token becomes available within `max_wait` seconds. Otherwise
+    it is refused immediately with `UNAVAILABLE`, `reason` `RATE_LIMITED` and `retryAfter`. A stream uses one token when
+    it begins.
 
-    Each value of `by` has a separate bucket; callers without an identity share one. The `max_keys` most recent keys are
-    kept: a key that was evicted starts with a full bucket.
+    The parts in `by` form the key; callers without an identity share one key. The `max_keys` most recent keys are kept:
+    a key that was evicted starts with a full bucket.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class RateLimit:
         """Number of refused calls."""
 
     def counts(self) -> dict[str, int]:
-        """Return how often each event occurred."""
+        """Return the number of refused calls."""
         return {"refused": self.refused}
 
     async def __call__(self, invocation: Invocation, proceed: Proceed) -> Any:

@@ -28,7 +28,7 @@ _LONGEST_JSON = 1024 * 1024
 class FieldRedactor:
     """Replaces values of fields whose names match `fields`, and strings that match `patterns` (regular expressions).
 
-    Unlike `redaction.Redactor`, it replaces nothing beyond `fields` and `patterns`, because callers use the results.
+    Unlike `operations.redaction.Redactor`, it replaces nothing else: callers need the rest of a result unchanged.
     """
 
     def __init__(self, fields: Iterable[str] = SECRET_NAMES, patterns: Iterable[str] = ()) -> None:
@@ -114,8 +114,8 @@ class Redact:
     """Replaces secrets in results and errors with `[redacted]`.
 
     `fields` are shell patterns of the names of secret fields; case, `-` and `_` are ignored. `patterns` are regular
-    expressions of secret strings. A string that is a JSON document is searched as one. Every item of a
-    stream is redacted. A redacted value may no longer match the output schema.
+    expressions: each match in a string is replaced. In a string that is a JSON document, the fields of the document are
+    redacted. Every item of a stream is redacted. A redacted value may no longer match the output schema.
     """
 
     def __init__(self, fields: Iterable[str] = SECRET_NAMES, *, patterns: Iterable[str] = ()) -> None:

@@ -23,7 +23,7 @@ class ResponseLimit:
         self._stream_bytes = stream_bytes
 
     async def __call__(self, invocation: Invocation, proceed: Proceed) -> Any:
-        """Run the call and measure its result."""
+        """Run the call; raise an error if its result is too large."""
         if invocation.streaming:
             return self._stream(invocation, proceed)
         envelope = await proceed(invocation)

@@ -22,7 +22,8 @@ class Retry:
     Transient errors are `UNAVAILABLE`, `TIMEOUT` and an HTTP status of `statuses`. Streams are not repeated. A mutation
     is never repeated, except with `unexecuted_mutations=True` if its error states that it was not executed.
 
-    The budget limits repeats to `budget` per first call, and `reserve` more, so that an outage does not multiply load.
+    The budget limits the number of repeats to `budget` times the number of first calls, plus `reserve`, so that an
+    outage does not multiply the load.
     """
 
     def __init__(
@@ -54,13 +55,13 @@ class Retry:
         """Number of errors that were not retried because the budget was spent."""
 
     def applies(self, spec: OperationSpec) -> bool:
-        """Whether calls of an operation may be repeated at all."""
+        """Whether calls of an operation may be repeated."""
         if spec.type is OperationType.MUTATION:
             return self._unexecuted_mutations
         return spec.type is OperationType.QUERY
 
     def counts(self) -> dict[str, int]:
-        """Return how often each event occurred."""
+        """Return the number of repeated calls, and of errors that were not retried because the budget was spent."""
         return {"repeats": self.repeats, "exhausted": self.exhausted}
 
     async def __call__(self, invocation: Invocation, proceed: Proceed) -> Any:
