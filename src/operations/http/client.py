@@ -34,12 +34,13 @@ _DIGITS = re.compile(r"[0-9]{1,18}")
 
 
 class HTTPRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A complete request. Clients add only framing and their User-Agent.
+    """A complete request. Clients add only framing, and missing `User-Agent`, `Accept` and `Accept-Encoding` headers.
 
     `url` is absolute and sent unchanged, so it must be percent-encoded and contain no credentials. `headers` may repeat
-    a name. A `Content-Length` announces the length of a streamed body; otherwise the client sets it. With `stream`, the
-    head is returned when it arrives; without it, a client may read ahead. `timeout` is in seconds, for the whole
-    exchange or, with `stream`, until the response head; `None` means the client's default, `math.inf` no limit.
+    a name. A `Content-Length` header announces the length of a streamed body; a body without it is sent in chunks. With
+    `stream`, the response head is returned when it arrives; without `stream`, a client may read the body first.
+    `timeout` is in seconds, for the whole exchange or, with `stream`, until the response head; `None` means the
+    client's default, `math.inf` no limit.
     """
 
     method: str
@@ -56,9 +57,9 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     `timeout` is the default of requests. `read_timeout` limits the silence of a server in a streamed exchange, before
     the head and between the pieces of the body. `max_connections` is for all hosts together; further requests are
     queued. `max_idle` connections per host stay open for `idle_timeout` after use; 0 disables keep-alive. `proxy` is
-    for every request; proxies from the environment require `trust_env`. `verify` is `False`, or the path of a PEM file
-    with authorities to trust in addition to the system's. `certificate` is the path of a PEM file with the client's
-    certificate and private key.
+    for every request; proxies from the environment require `trust_env`. `verify=False` disables the check of servers'
+    certificates; a path names a PEM file with authorities to trust in addition to the system's. `certificate` is the
+    path of a PEM file with the client's certificate and private key.
     """
 
     timeout: float | None = 60.0
@@ -97,7 +98,7 @@ class HTTPResponse(Protocol):
 
 
 class HTTPClient(Protocol):
-    """Sender of requests."""
+    """Sends HTTP requests."""
 
     def send(self, request: HTTPRequest) -> AbstractAsyncContextManager[HTTPResponse]:
         """Send the request on entering the block, and release its connection on leaving it."""
@@ -214,8 +215,8 @@ def check_method_and_headers(request: HTTPRequest) -> None:
 def sent_headers(request: HTTPRequest) -> Sequence[tuple[str, str]]:
     """Return the headers with correct framing.
 
-    With a wrong `Content-Length` or `Transfer-Encoding`, a server would read the body of one request as the next one.
-    Not every client sends the length of an empty body by itself.
+    With a wrong `Content-Length` or `Transfer-Encoding`, a server would read the body of one request as the next
+    request. `Content-Length: 0` is added for an empty body, because not every client adds it.
     """
     empty = not request.body and (request.body is not None or request.method in _WITH_BODY)
     for name, _ in request.headers:
@@ -230,7 +231,7 @@ def sent_headers(request: HTTPRequest) -> Sequence[tuple[str, str]]:
 
 
 def announced_length(request: HTTPRequest) -> int | None:
-    """Return the length of a streamed body from the headers."""
+    """Return the length of a streamed body from the headers; None if they do not state it."""
     if request.body is None or isinstance(request.body, bytes):
         return None
     lengths = {value.strip() for name, value in request.headers if name.lower() == "content-length"}

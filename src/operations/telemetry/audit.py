@@ -24,7 +24,7 @@ class AuditLog:
 
     Refused calls have a line as well. Nested calls are left out unless `nested=True`. Inputs are written only with
     `inputs`, a function that returns the part of an input that may be written. Each line is one write. A line that
-    cannot be written is an error in the log and counted in `failures`; the call continues.
+    cannot be written is logged as an error and counted in `failures`; the call continues.
     """
 
     def __init__(self, path: Path | str, *, inputs: Callable[[Any], Any] | None = None, nested: bool = False) -> None:
@@ -83,7 +83,7 @@ class AuditLog:
 
 
 def _private(path: str, flags: int) -> int:
-    """Open a file that, when it is new, only its owner may read."""
+    """Open a file; a new file is readable and writable only by its owner."""
     return os.open(path, flags, 0o600)
 
 

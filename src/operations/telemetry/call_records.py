@@ -95,7 +95,7 @@ class CallRecords:
     """The last calls: all running ones, and a bounded number of ended ones.
 
     `changed` is called with each change. Strings that callers choose are truncated. Bodies have a separate limit. A
-    caller with more than half of the records displaces its own, never those of others.
+    caller with more than half of the records displaces its own records, never those of other callers.
     """
 
     def __init__(
@@ -165,8 +165,8 @@ class CallRecords:
         )
         self.running[record.number] = self._records[record.number] = record
         self._of_callers.setdefault(caller, {})[record.number] = None
-        # Peers choose the ids of their requests: a call with an id that is in use, or looks like ours, is not found by
-        # its id.
+        # Peers choose the ids of their requests: a call whose id is in use, or has the form of this process's own ids,
+        # is not found by its id.
         if protocol != "ws" or kind == "local" or not is_own_request_id(record.request_id):
             self._by_id.setdefault(record.request_id, record)
         self._traces.setdefault(record.trace_id, {})[record.number] = record
@@ -340,7 +340,7 @@ def _encode(value: Any) -> bytes | None:
     try:
         return msgspec.json.encode(value)
     except (TypeError, ValueError, RecursionError):
-        return None  # not JSON: an open file, bytes that are not text
+        return None  # not JSON: an open file, a string with a lone surrogate
 
 
 def _size(bodies: Bodies) -> int:

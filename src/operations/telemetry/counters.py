@@ -23,9 +23,9 @@ _NAMES = {
 class Counters:
     """Counts since the start; `in_flight` is the current number of running and queued calls and streams.
 
-    They belong to one transport. Several wrappers of one transport (such as a SignedTransport per session) are ends of
-    one connection: a response counts at the wrapper that made the call; a message without a call counts at every
-    wrapper.
+    Each transport has its counters. If several wrappers (such as a SignedTransport for each session) share one
+    connection, each wrapper has separate counters: a response is counted at the wrapper that made the call, and a
+    message without a call is counted at every wrapper.
     """
 
     __slots__ = ("_in_flight", "_unsent", *_NAMES)

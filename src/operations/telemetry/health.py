@@ -48,7 +48,7 @@ def answer_probe(path: str, reason: str | None) -> tuple[int, bytes] | None:
 
 
 class HealthServer:
-    """Serves `GET` of three paths and refuses other requests.
+    """Serves `GET` and `HEAD` of three paths and refuses other requests.
 
     `/healthz` is 200 while the event loop runs. `/readyz` is 200 while calls are accepted, else 503 with the reason.
     `/metrics` has the metrics of `sources`, in the text format of Prometheus. There is no authentication: bind it to an
@@ -115,7 +115,7 @@ class HealthServer:
             return _response(400, b"expected HTTP/1\n")
         status, body, content_type = await self._find(path.partition(b"?")[0])
         if method not in (b"GET", b"HEAD"):
-            return _response(405, b"only GET is allowed\n", more=b"Allow: GET, HEAD\r\n")
+            return _response(405, b"only GET and HEAD are allowed\n", more=b"Allow: GET, HEAD\r\n")
         return _response(status, body, content_type, is_head=method == b"HEAD")
 
     async def _find(self, path: bytes) -> tuple[int, bytes, str]:

@@ -19,9 +19,9 @@ _LONGEST = 100_000
 
 
 class LogContext:
-    """An observer that gives `JSONFormatter` the current call, also in worker threads.
+    """An observer that makes the current call available to `JSONFormatter`, also in worker threads.
 
-    It does nothing by itself: a registry with any observer stores the current call.
+    Its method does nothing: a registry stores the current call if it has any observer.
     """
 
     def begin(self, call: Call) -> None:

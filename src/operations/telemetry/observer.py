@@ -35,7 +35,7 @@ class Call(msgspec.Struct, eq=False, kw_only=True):
     parent_request_id: str | None = None
     identity: Identity | None = None
     protocol: str = ""
-    """Where the call, or the call around it, came from: `http`, `mcp` or `ws`; empty for the program itself."""
+    """Protocol of the request that the call belongs to: `http`, `mcp` or `ws`; empty for the program's own calls."""
     deadline: int | None = None
     metadata: Mapping[str, Any] = {}
     input: Any = None
@@ -108,7 +108,7 @@ class ConnectionChanged(msgspec.Struct, frozen=True):
     transport: str
     is_up: bool
     reason: str = ""
-    """Why it was lost."""
+    """Why the connection was lost."""
 
 
 Event = CallQueued | CallRetried | CallSized | ConnectionChanged
@@ -122,7 +122,7 @@ class EventObserver(Protocol):
 
 
 class Observer(Protocol):
-    """Interface that is notified of calls. An exception that it raises is logged and does not affect the call."""
+    """An object that is notified of calls. An exception that it raises is logged and does not affect the call."""
 
     def begin(self, call: Call) -> Observation | None:
         """Return the observation of a new call; None to ignore the rest of the call."""
@@ -253,7 +253,7 @@ async def observe_stream(
 async def _observe_steps(
     observed: ObservedCall, stream: AsyncGenerator[ResponseEnvelope[Any], None]
 ) -> AsyncGenerator[ResponseEnvelope[Any], None]:
-    """Yield the items of a stream; observers enter and leave each step in the task that takes it."""
+    """Yield the items of a stream; observers enter and leave each step in the task that requests the item."""
     try:
         while True:
             entered = observed.enter()

@@ -31,8 +31,8 @@ def has_provider() -> bool:
 class OpenTelemetryObserver:
     """Makes a span for each call: SERVER for a served call, INTERNAL for a local one.
 
-    The parent of a served call is in its metadata. The parent of a local call is the current span, or else in its
-    metadata.
+    The parent of a served call's span is read from the call's metadata. The parent of a local call's span is the
+    current span; without a current span, it is read from the metadata.
     """
 
     def begin(self, call: Call) -> Observation:

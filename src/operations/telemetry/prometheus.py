@@ -1,4 +1,4 @@
-"""metrics_text: metrics in the text format of Prometheus. Other tasks run while it is written."""
+"""metrics_text: metrics in the text format of Prometheus. Other tasks run while the text is written."""
 
 from __future__ import annotations
 

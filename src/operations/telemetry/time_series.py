@@ -115,9 +115,7 @@ class TimeSeries:
         return _row(second, cell)._replace(in_flight=in_flight, queued=queued)
 
     def summary(self, key: Key, seconds: int = 60) -> tuple[float, float | None, float]:
-        """Return the calls per second, 95th percentile (ms) and share of failures of the last
-        `seconds`.
-        """
+        """Return the calls per second, 95th percentile (ms) and share of failures of the last `seconds`."""
         now, total = int(self._clock()), _Cell()
         series = self._get(key)
         if series is not None:

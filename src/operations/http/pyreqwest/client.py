@@ -44,20 +44,21 @@ _PIECE = 65536
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.S)
 
 
-# Number of calls that share a client, and wait for each other when one is cancelled. A client that checks
-# certificates takes milliseconds to build; one for plain connections, microseconds.
+# Number of calls over TLS that share a client: the connection of a cancelled call is aborted only when the others have
+# ended. A client that checks certificates takes milliseconds to build; one for plain connections, microseconds.
 _SHARE_TLS = 16
 
 
 class PyreqwestClient:
     """An HTTP client on pyreqwest; connections are pooled until it is closed.
 
-    Header names are in lower case, and values of one name are grouped. pyreqwest cannot read values that are not ASCII:
-    they become U+FFFD. `Content-Encoding` and `Content-Length` of a decoded body are removed.
+    Names of response headers are in lower case, and values of one name are grouped. pyreqwest cannot read values that
+    are not ASCII: they become U+FFFD. `Content-Encoding` and `Content-Length` of a decoded body are removed.
 
     pyreqwest cannot cancel a request that was sent. The connection of a request that is cancelled before its response
-    head arrives is therefore aborted separately: immediately, or for calls over TLS when the few others that share its
-    client have ended. If sockets cannot be aborted (`socket_abort`), it closes at the request's timeout.
+    head arrives is therefore aborted separately: immediately, or, for a call over TLS, when the few other calls that
+    share its client have ended. On platforms where sockets cannot be aborted (`socket_abort`), the connection closes at
+    the request's timeout.
     """
 
     def __init__(self, options: ClientOptions | None = None) -> None:

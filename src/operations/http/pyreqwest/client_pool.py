@@ -86,7 +86,11 @@ class ClientPool(Generic[T]):
             return self._pick(origin)
 
     def release(self, used: PooledClient[T], *, abort_seconds: float | None = None) -> None:
-        """End a request; if cancelled, abort its connection when its client is unused, within `abort_seconds`."""
+        """End a request; with `abort_seconds`, the request was cancelled, and its connection is aborted.
+
+        The connection is aborted when no other request uses the client. If the connection is not open yet, it is
+        aborted when it opens within `abort_seconds`.
+        """
         with self._lock:
             used.requests -= 1
             if abort_seconds is not None and socket_abort.CAN_ABORT:
@@ -155,7 +159,7 @@ class ClientPool(Generic[T]):
             free.remove(used)
 
     def _wake_next(self) -> None:
-        """Wake the next request in the queue, or keep the slot free."""
+        """Wake the next request in the queue; if the queue is empty, free the slot."""
         while True:
             with self._lock:
                 if not self._queue:

@@ -49,7 +49,7 @@ def _block_thread() -> None:
 
 
 def _is_waiting(client: Client, trap: _Trap) -> bool:
-    """Start a request that reports to the trap; return whether the trap was waiting before it ended."""
+    """Start a request that reports to the trap; return False if the request ended before the trap waited for it."""
     before = events._get_running_loop()
     events._set_running_loop(cast(asyncio.AbstractEventLoop, trap))
     try:
