@@ -125,7 +125,7 @@ class _Reader:
 
 
 def _from_text(value: str, variants: Sequence[Mapping[str, Any]]) -> Any:
-    """Decode a JSON string if the schema accepts no string or the prefix marks it; return other strings unchanged."""
+    """Decode a JSON string if the schema accepts no string or `json:` marks it; return other strings unchanged."""
     kinds = {kind for variant in variants for kind in kinds_of(variant)}
     if value.startswith(JSON_PREFIX) and (kinds - {"string"} or not kinds):
         value = value.removeprefix(JSON_PREFIX)

@@ -1,4 +1,4 @@
-"""Shared definitions: the `$defs` of many schemas as one set without duplicates. It knows nothing of operations.
+"""Shared definitions: the `$defs` of many schemas as one set without duplicates. Independent of operations.
 
 A definition is identified by a hash of its content and of everything that it reaches, so equal definitions of different
 schemas become one. Names are assigned last, among the definitions that one reader sees.

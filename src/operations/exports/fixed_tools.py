@@ -1,4 +1,4 @@
-"""FixedTools: tools that are defined here and not by operations, in the formats of each provider."""
+"""FixedTools: tools of the library itself, such as `search_operations`, in the format of each provider."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ class TypeWriter:
         """Return the name of the TypedDict of an object schema; equal schemas share a TypedDict."""
         name = ""
         if key is not None:
-            # It may refer to itself, so its name is needed before its content is known.
+            # The definition may refer to itself, so its name is needed before its content is known.
             name = self._by_key[key] = self._free_name(hint)
             self._open.add(key)
         required = set(node.get("required", ()))

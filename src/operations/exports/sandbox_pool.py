@@ -72,7 +72,7 @@ class SandboxPool:
             await asyncio.to_thread(pool.__exit__, None, None, None)
 
     async def run(self, script: SandboxScript, owner: str = "") -> Any:
-        """Run a script when its owner has a turn and a process is free; return the value of its last expression."""
+        """Run a script once its owner runs fewer than `per_owner` and a process is free; return its last value."""
         of = self._owners.setdefault(owner, _Owner(asyncio.Semaphore(self._per_owner)))
         of.scripts += 1
         try:

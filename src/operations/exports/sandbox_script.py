@@ -116,7 +116,7 @@ class SandboxScript:
                 call.cancel()
 
     def _check(self) -> None:
-        """End the script if it was stopped, or if it was refused too often."""
+        """Raise if the script was stopped, or if too many of its calls were refused."""
         if self._is_stopped:
             raise ScriptStoppedError
         if self._refusals >= self._limits.refusals:
@@ -157,7 +157,7 @@ class SandboxScript:
             text = f"{ErrorCode.EXECUTION_ERROR}: the result {problem}; the operation has run"
         except CallError as error:
             text = self._search.tools.rendering.failure(error).text
-        except (Exception, concurrent.futures.CancelledError):  # noqa: BLE001  # its text is not for the model
+        except (Exception, concurrent.futures.CancelledError):  # noqa: BLE001  # the exception's text is not sent
             _log.exception("a call of a script failed")
             text = f"{ErrorCode.EXECUTION_ERROR}: internal error"
         return {"exc_type": "RuntimeError", "message": text}
@@ -207,7 +207,7 @@ def _external(module: SandboxModule) -> monty.ExternalModule:
 def problem_of(value: Any) -> str | None:
     """Return why a value may not enter or leave the sandbox; None if it may.
 
-    A list may contain itself many times over: `x = [x] * 10`, repeated, is small in memory and endless as JSON.
+    A small value in memory can be huge as JSON: each `x = [x] * 10` makes the JSON text ten times as long.
     """
     pending: list[tuple[Any, int]] = [(value, 0)]
     nodes, characters = 0, 0

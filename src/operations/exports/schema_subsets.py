@@ -39,7 +39,7 @@ class Subset(msgspec.Struct, frozen=True, kw_only=True):
     is_closed: bool = False
     """Whether every object lists its properties and allows no others; free-form values are sent as JSON strings."""
     is_complete: bool = False
-    """Whether every property is required; an optional one accepts null."""
+    """Whether the provider requires every property; then null or `OMIT` marks an optional property as omitted."""
     moved: frozenset[str] = frozenset()
     """Keywords that are written into the description."""
     dropped: frozenset[str] = frozenset()

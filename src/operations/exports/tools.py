@@ -215,7 +215,7 @@ class ToolSet:
         ]
 
     def mcp(self) -> list[dict[str, Any]]:
-        """Return the tools as `tools/list` of MCP has them."""
+        """Return the tools in the format of MCP's `tools/list`."""
         return [
             {
                 "name": tool.name,

@@ -159,7 +159,7 @@ class Admission:
         return caller
 
     def refresh(self) -> bool:
-        """Return whether the authenticator has revoked tokens; if so, clear the token cache."""
+        """Return whether tokens may have been revoked since the last check; if so, clear the token cache."""
         has_changed = getattr(self.authenticator, "has_changed", None)
         if has_changed is None or not has_changed():
             return False
@@ -172,7 +172,7 @@ class Admission:
         if host not in self._known_hosts:
             self._check_host(host)
         origin = headers.get(b"origin")
-        # A page of another site can send a GET without an Origin, by an image for example.
+        # A page of another site can send a GET without an Origin, for example to load an image.
         is_own_site = origin is not None or headers.get(_SITE, b"none") in _OWN_SITES
         if not is_own_site or (origin is not None and not self.is_own_origin(origin, host)):
             raise RefusedError(403, ErrorCode.ACCESS_DENIED, "this Origin is not allowed", "ORIGIN")

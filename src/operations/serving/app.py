@@ -230,7 +230,7 @@ class ServedApp:
         await self._websocket(scope, receive, send, caller)
 
     def _measurable(self) -> tuple[object, ...]:
-        """Return the parts with metrics."""
+        """Return the objects whose metrics `/metrics` reports."""
         websocket: tuple[object, ...] = () if self.settings.hub is None else (self.settings.hub,)
         if self._websocket is not None:
             websocket = self._websocket.measurable

@@ -105,7 +105,7 @@ class Exposure:
         return operation_id in self.operations
 
     def authorize(self, operation_id: str, identity: Identity | None) -> None:
-        """Raise the error that a call of an operation would get.
+        """Raise an error if an operation is not served, or if the identity may not call it.
 
         An operation that the registry does not have may run elsewhere; the patterns decide by its id.
         """

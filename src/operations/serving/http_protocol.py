@@ -26,7 +26,7 @@ _MAX_FRAMING_BYTES = 64 << 10
 _FRAMING_OF_A_PART = 16
 """Bytes of framing that each part of a body may have without counting towards `_MAX_FRAMING_BYTES`."""
 _HEAD_SECONDS = 10.0
-"""Seconds to receive a head, and to receive the rest of a body after its request got the response."""
+"""Seconds to receive a head, and to receive the rest of a body after the response was written."""
 _UNREAD_SECONDS = 30.0
 """Seconds within which a client must read some of the data that waits for it."""
 _REFUSAL = "HTTP/1.1 {}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
@@ -97,7 +97,7 @@ class HTTPProtocol(asyncio.Protocol):
         if self._running is not None:
             self._running.disconnect()
         self.resume_writing()
-        self._parser = None  # it refers to this object
+        self._parser = None  # the parser refers to this object: end the cycle
 
     def data_received(self, data: bytes) -> None:
         """Parse received data, then run the request that it contains."""
@@ -231,7 +231,7 @@ class HTTPProtocol(asyncio.Protocol):
         self._waiting.append(self._reading)
 
     def on_body(self, body: bytes) -> None:
-        """Keep a part of a body, unless its request is answered."""
+        """Keep a part of a body, unless the response to its request is complete."""
         self._framing_bytes -= len(body) + _FRAMING_OF_A_PART
         if self._reading is not None and not self._reading.is_over:
             self._reading.add(body)

@@ -35,7 +35,7 @@ def too_many_values(error: CallError, limit: int) -> RefusedError:
 def public_error(error: CallError, operation_id: str) -> CallError:
     """Return an error for a remote caller, without the text of an exception that a handler raised.
 
-    The details identify such an error. Its cause does not: an error from another process has none.
+    The details identify such an error, not `__cause__`, which an error from another process does not have.
     """
     details = error.details
     if error.code is not ErrorCode.EXECUTION_ERROR or not isinstance(details, dict) or "type" not in details:

@@ -171,7 +171,7 @@ def is_loopback(host: str) -> bool:
 def check_exposure(host: str, *, has_authenticator: bool, has_hosts: bool, insecure: bool) -> None:
     """Raise ValueError if it is not safe to serve on a host.
 
-    `has_hosts` tells whether requests may name other hosts than loopback's.
+    `has_hosts` tells whether the application accepts other host names than those of loopback.
     """
     if is_loopback(host):
         return

@@ -50,12 +50,11 @@ class AppSettings(msgspec.Struct, frozen=True, kw_only=True):
     state_key: bytes | None = None
     """The key (32 bytes) that encrypts states of suspended MCP calls. Processes with the same key can continue them."""
     search: bool | None = None
-    """Whether MCP clients get three tools (search, describe, call) instead of all tools; None: if there are over 200
-    tools.
-    """
+    """Whether MCP clients get three tools (search, describe, call) instead of all tools; by default only above 200."""
     code: CodeLimits | bool = False
-    """Whether MCP clients get one tool that runs scripts instead of all tools (extra `code`); may be the limits of
-    scripts.
+    """Whether MCP clients get one tool that runs scripts instead of all tools (extra `code`).
+
+    `CodeLimits` in place of True set the limits of the scripts.
     """
     audit: Audit | None = None
     jobs: Jobs | None = None
@@ -75,7 +74,7 @@ class AppSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def accepted_hosts(self) -> tuple[str, ...]:
-        """The accepted host names, including that of `public_url`."""
+        """The accepted host names, including the host of `public_url`."""
         if self.public_url is None:
             return tuple(self.hosts)
         return (*self.hosts, urlsplit(self.public_url).netloc.lower())

@@ -52,7 +52,7 @@ class WebSocketEndpoint(RouteObserver):
 
     @property
     def dispatchers(self) -> tuple[Dispatcher, ...]:
-        """The dispatchers of its peers' calls."""
+        """The dispatchers of the calls of connected peers."""
         return () if self._handler is None else (self._handler.dispatcher,)
 
     @property
@@ -87,7 +87,7 @@ class WebSocketEndpoint(RouteObserver):
         await self.close()
 
     async def close(self) -> None:
-        """Close every connection; peers may reconnect. A hub that was passed in stays open: its owner closes it."""
+        """Close every connection; peers may reconnect. A passed `hub` keeps its connections: its owner closes it."""
         router = self._hub.router
         router.observers = tuple(observer for observer in router.observers if observer is not self)
         if self._handler is not None:

@@ -13,7 +13,7 @@ from operations.pubsub.link import Turn
 
 _SLICE_BYTES = 4 << 10
 _LATE_SLICE_BYTES = 256
-"""Number of bytes that are parsed together: usually, and once the turn is over."""
+"""Numbers of bytes that are parsed together: during the turn, and after it."""
 _MAX_UNSENT = 1 << 20
 """Number of unsent bytes beyond which nothing more is read; each ping adds a pong to them."""
 
@@ -21,8 +21,8 @@ _MAX_UNSENT = 1 << 20
 class WebSocketReader(asyncio.Protocol):
     """A layer between the transport and the protocol of a connection; the protocol uses it as its transport.
 
-    The connections of a server share the time of `turn`. After it, each handles one slice per iteration of the event
-    loop.
+    The connections of a server share `turn`, a time limit for parsing in each iteration of the event loop. After that
+    time, each connection parses one small slice per iteration.
     """
 
     def __init__(self, transport: asyncio.Transport, protocol: Any, turn: Turn) -> None:

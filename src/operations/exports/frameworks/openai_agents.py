@@ -15,7 +15,7 @@ except ImportError:
 
 
 def openai_agents_tools(tools: ToolSet, *, strict: bool = False) -> list[FunctionTool]:
-    """Return the tools of a set. A failure is the text that the model gets."""
+    """Return the tools of a set. The model receives a failure as text, like a result."""
     return [_tool(tools, tool, strict) for tool in tools.tools.values()]
 
 

@@ -70,7 +70,7 @@ class Catalogues:
         found = self._kept.get(self._key(viewer))
         if found is None:
             async with self._building:
-                key = self._key(viewer)  # the registry may have changed, and others may have built it
+                key = self._key(viewer)  # meanwhile the registry may have changed, or another caller built it
                 found = self._kept.get(key) or await self._build(key, viewer.operations)
                 self._kept[key] = found
                 while len(self._kept) > _MOST_KEPT:
@@ -117,7 +117,7 @@ class Catalogues:
         if known is None or known[0] is not operation or known[1] != source:
             try:
                 entry = _encode_safely(_describe(operation, source))
-            except Exception:  # noqa: BLE001  # one operation must not take the catalogue from all others
+            except Exception:  # noqa: BLE001  # one faulty operation must not break the whole catalogue
                 _log.exception("%s is listed without its fields", operation.id)
                 entry = _encode({"id": operation.id, "type": operation.spec.type.value, "source": source})
             known = self._entries[operation.id] = operation, source, entry

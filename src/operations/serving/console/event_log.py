@@ -21,7 +21,7 @@ class EventLog:
         self._ring: list[tuple[Change, CallRecord] | None] = [None] * size
 
     def append(self, change: Change, record: CallRecord) -> None:
-        """Add a change; drop the oldest."""
+        """Add a change; if the ring is full, the change replaces the oldest one."""
         self.last += 1
         self._ring[self.last % self._size] = change, record
 

@@ -134,7 +134,7 @@ class Feed:
         self._sent_at = time.monotonic()
 
     async def run(self) -> None:
-        """Send events until this is cancelled."""
+        """Send events until the task is cancelled."""
         await self._open()
         before = time.monotonic()
         while True:

@@ -44,7 +44,7 @@ _ABSENT = f"""<!doctype html>
 <h1>The console is not built</h1>
 <p>This installation of operations has no files of the console. In a checkout, with Node 20 or later, run</p>
 <pre>{escape(BUILD_COMMAND)}</pre>
-<p>and start the server again. A wheel that was built where Node is installed has them.</p>
+<p>and start the server again. A wheel that was built on a machine with Node contains the files.</p>
 """
 
 

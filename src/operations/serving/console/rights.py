@@ -1,4 +1,4 @@
-"""Viewer: what one caller sees and may do in the console. Ids and names give no rights, the identity does."""
+"""Viewer: what one caller sees and may do in the console. Only the caller's identity gives rights, never a sent id."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ class Viewer:
         self.identity = caller.identity
         self.name = caller_name(caller.identity)
         self.is_known = is_open or caller.principal is not None
-        """Whether the caller can be identified: not an anonymous caller of a server with an authenticator.
-        """
+        """Whether the caller may use the console; False for an anonymous caller of a server with an authenticator."""
         scopes = caller.identity.scopes if caller.identity is not None and caller.principal is not None else ()
         self.may_watch = is_open or WATCH in scopes
         self.may_manage = is_open or MANAGE in scopes

@@ -12,7 +12,7 @@ Entry = tuple[int, Change, CallRecord]
 
 
 class Sampler:
-    """Chooses calls of one feed: new ones within a budget, failures before others; a chosen call is sent to its end."""
+    """Chooses calls of one feed: new calls within a budget, failures first, and every later change of a chosen call."""
 
     def __init__(self, per_second: float = PER_SECOND) -> None:
         self.skipped = 0

@@ -20,7 +20,7 @@ class SourceState(msgspec.Struct, frozen=True, omit_defaults=True):
     """`openapi`, `mcp`, `python`, `entry-point`, `worker` or `registry`."""
     state: Literal["ready", "failed"] = msgspec.field(default="ready")
     reason: str | None = None
-    """Why it failed."""
+    """Why the source failed."""
 
 
 class Sources(Protocol):

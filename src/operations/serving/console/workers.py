@@ -28,9 +28,9 @@ class WorkerState(msgspec.Struct, frozen=True, kw_only=True):
     state: State
     in_flight: int
     operations: frozenset[str] | None
-    """The ids that it offers; None for all that are served."""
+    """The ids of the operations that the worker offers; None for all served operations."""
     since: float
-    """Time at which it connected, in epoch milliseconds."""
+    """Time at which the worker connected, in epoch milliseconds."""
     slots: int | None = None
     host: str | None = None
     pid: int | None = None

@@ -177,7 +177,7 @@ class DocumentCache:
             if building is None:
                 building = self._builds[key] = asyncio.create_task(self._build(key, exposure.visible(identity)))
                 building.add_done_callback(lambda _: self._builds.pop(key))
-            document = await asyncio.shield(building)  # a client that disconnects does not stop it
+            document = await asyncio.shield(building)  # a client that disconnects does not stop the build
         if key in self._documents:
             self._documents.move_to_end(key)
         return document

@@ -321,7 +321,7 @@ def _wants_stream(route: Route, accepts: AcceptHeader) -> bool:
     if route.streams_only:
         acceptable, streams = accepts.takes_events, True
     else:
-        # Any other call is sent as events only to a client that accepts nothing else.
+        # An operation without a stream is sent as events only to a client that accepts nothing else.
         streams = accepts.events and (route.has_stream or not (accepts.json or accepts.envelope))
         acceptable = streams or accepts.json or accepts.envelope or accepts.other
     if not acceptable:

@@ -57,7 +57,7 @@ class StreamRequest(msgspec.Struct, kw_only=True):
     route: Route
     request: Request
     owner: str
-    """The key of the limits that it counts towards."""
+    """The key of the limits that the stream counts towards."""
     fingerprint: bytes
     """A hash of the input: a stream is resumed only with the input that it started with."""
     envelopes: bool = False

@@ -66,10 +66,10 @@ _STATUSES: Mapping[int, tuple[str, str]] = {
     503: ("ServiceUnavailable", "The operation is not available; `Retry-After` is the number of seconds to wait."),
     504: ("GatewayTimeout", "The deadline passed."),
 }
-CONVENTIONS = """Every operation takes POST with its input as the JSON body; queries and subscriptions take GET as well.
+CONVENTIONS = """Every operation accepts POST with the input as a JSON body. Queries and subscriptions also accept GET.
 
 - Errors are `application/problem+json`; programs check `code`.
-- Mutations take an `Idempotency-Key` header: a repeated request with the same key and body gets the first response.
+- Mutations accept an `Idempotency-Key` header: a repeated request with the same key and body gets the first response.
 - `Operations-Timeout: <seconds>` shortens the deadline of a call.
 - `Accept: application/vnd.operations.envelope+json` returns the envelope: the result and its metadata.
 - Streams are server-sent events and end with `operations.complete` or `operations.problem`. With
@@ -82,7 +82,7 @@ CONVENTIONS = """Every operation takes POST with its input as the JSON body; que
 JOB_CONVENTIONS = """
 - `Prefer: respond-async` runs a call as a job: the response is 202, and `Location` is the path of the job. With
   `wait=<seconds>` the response is the result if the job ends within that time."""
-"""The description of jobs. 202 is no response of each operation: clients would type results as `Result | Job`."""
+"""The description of jobs. Operations do not list 202: generated clients would type every result as `Result | Job`."""
 _NUMBER_OR_NULL = {"type": ["number", "null"]}
 JOB_SCHEMA: Mapping[str, Any] = {
     "title": "Job",

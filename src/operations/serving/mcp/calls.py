@@ -36,7 +36,7 @@ STREAM_SECONDS = 10.0
 CALLS_PER_IDENTITY = 256
 """Largest number of concurrent calls of one identity."""
 DEADLINE_SECONDS = 60.0
-"""The longest duration of a call. A call that can ask its caller may take longer, by the time for an answer."""
+"""The longest duration of a call. A call that can ask its caller may take `ASK_SECONDS` longer."""
 REPLAYABLE = "replayable"
 """The annotation of an operation that another process may run again from the start, with the recorded answers."""
 
@@ -61,6 +61,7 @@ class RequestInfo(msgspec.Struct, kw_only=True):
 
     caller: Caller
     modern: bool
+    """Whether the protocol version is 2026-07-28."""
     meta: Mapping[str, Any] = {}
     capabilities: Any = None
     progress: Progress | None = None

@@ -1,6 +1,6 @@
 """CodeMode: one tool, which runs a script of the model, in place of a list of tools.
 
-Scripts run in sandbox processes. Their calls go through `MCPCalls`, as those of any MCP request.
+Scripts run in sandbox processes. Their calls go through `MCPCalls`, like the calls of any MCP request.
 """
 
 from __future__ import annotations

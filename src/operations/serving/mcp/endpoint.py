@@ -187,7 +187,8 @@ class MCPEndpoint:
                 from operations.serving.mcp.sdk.http import SDKSessions
             except ModuleNotFoundError as error:
                 _log.error(
-                    'only MCP 2026-07-28 tools are served; for all of MCP: pip install "operations[mcp]" (%s)', error
+                    'without the extra `mcp`, only MCP 2026-07-28 tools are served: pip install "operations[mcp]" (%s)',
+                    error,
                 )
                 await _respond(send, 501, _NO_SDK)
                 return

@@ -116,7 +116,8 @@ function schemaView(title, schema) {
   return parts;
 }
 
-// A value to start from: the default or the first example, else the smallest of the required properties.
+// An input to start from: the default or first example of each schema, else its simplest value. The outer object gets all
+// properties, nested objects get the required ones.
 function sample(schema, depth = 0) {
   if (!schema || typeof schema !== "object" || depth > 6) return null;
   if (schema.$ref) return sample(target(schema.$ref), depth + 1);
