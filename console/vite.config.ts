@@ -1,7 +1,7 @@
 import type { Plugin } from "vite";
 import { defineConfig } from "vitest/config";
 
-/** The page has many addresses, so its own files have absolute ones; all other files are found by the file that loads them. */
+/** index.html is served at many addresses, so it names its files by absolute paths. Other files use relative paths. */
 const absolute: Plugin = {
   name: "absolute-addresses",
   enforce: "post",

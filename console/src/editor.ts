@@ -167,7 +167,10 @@ const indent = {
   },
 };
 
-/** Typing over a selection. Chromium would give the new text the style of the old one, inline: the page's policy blocks that. */
+/**
+ * Replaces a selection by typed text. Chromium by itself would copy the style of the old text to an inline style, which
+ * the page's content security policy blocks.
+ */
 const typeOver = EditorView.domEventHandlers({
   beforeinput(event, view) {
     const { state } = view;
@@ -222,7 +225,7 @@ export function openEditor(
       ],
     }),
   });
-  // The focus of the host goes to its first element that can have it: that is to be the text.
+  // The host passes its focus to its first focusable element, which must be the text.
   view.scrollDOM.removeAttribute("tabindex");
   return {
     setText(next) {

@@ -68,7 +68,7 @@ export function openPlot(host: HTMLElement, options: PlotOptions): Plot {
       width: host.clientWidth || 400,
       height: options.height,
       legend: { show: false },
-      padding: [8, 28, 0, 0], // at the right, room for half of the last time
+      padding: [8, 28, 0, 0], // at the right, room for half of the last time label
       cursor: { y: false, points: { size: 6 }, drag: { setScale: false, x: false, y: false } },
       scales: { y: { range: (_, __, high) => [0, high > 0 ? high * 1.1 : 1] } },
       axes: [

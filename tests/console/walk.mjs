@@ -509,14 +509,14 @@ const steps = {
     await page.keyboard.press("?");
     await page.locator("dialog[open]").waitFor();
     await axe("keys");
-    await page.getByLabel("Keys of one character work").uncheck();
+    await page.getByLabel("Use single-character keys").uncheck();
     await page.keyboard.press("Escape");
     await page.locator("dialog[open]").waitFor({ state: "detached" });
     for (const key of ["/", "e", "?"]) await page.keyboard.press(key);
     report.switchedOff = [await page.locator("#search, .cm-content, dialog[open]").count(), at()];
     await page.getByRole("button", { name: /account menu/ }).click();
     await page.getByRole("button", { name: "Keyboard" }).click();
-    await page.getByLabel("Keys of one character work").check();
+    await page.getByLabel("Use single-character keys").check();
     await page.keyboard.press("Escape");
     await page.locator("dialog[open]").waitFor({ state: "detached" });
     const input = '{"flag":true,"fixed":"always","point":[1,2],"tree":{"below":{"name":"x"}}}';

@@ -39,7 +39,7 @@ async function decode(base64: string): Promise<Blob> {
   }
 }
 
-/** Bytes as an image, a player, or their beginning; `load` is called anew when `of` changes. */
+/** Bytes as an image, an audio player or a dump of their first bytes; `load` is called again when `of` changes. */
 export function BytesView(props: { load: () => Promise<Blob>; of: unknown; name: string; media?: string }) {
   const [found, setFound] = useState<{ blob: Blob; head: Uint8Array } | undefined>();
   useEffect(() => {

@@ -27,7 +27,7 @@ export function Chart(props: ChartProps) {
         plot.current = openPlot(host.current, { times, series, unit, height, click: props.click });
         setReady(true);
       },
-      () => host.current?.append("The chart could not be loaded; its table is below."),
+      () => host.current?.append("The chart could not be loaded: open “Charts as a table”."),
     );
     return () => {
       isHere = false;

@@ -17,14 +17,17 @@ interface DataPaneProps {
   name: string;
   view: "tree" | "table";
   path: Signal<Path>;
-  /** What is searched for. */
+  /** The words to search for. */
   words: Signal<string>;
   finding: boolean;
   /** Open the search. */
   find: () => void;
 }
 
-/** The data; the blocks of an MCP result in place of a text made from them, and below other data if they add to it. */
+/**
+ * The data of a result. For an MCP result, the content blocks replace data that is only text. Below other data they are
+ * shown if they contain more than text, or if the tool reported an error.
+ */
 export function DataPane(props: DataPaneProps) {
   const { blocks } = props;
   const { root, meta } = props.document.summary;
@@ -111,7 +114,7 @@ function Around(props: { document: DataDocument; table: Path }) {
     const others = Object.entries(value).filter(([name]) => name !== props.table[0]);
     setRest(others.length > 0 ? new LocalDocument(Object.fromEntries(others)) : undefined);
   }, [value]);
-  return rest ? <Tree document={rest} label="Other members" /> : null;
+  return rest ? <Tree document={rest} label="Other properties" /> : null;
 }
 
 const WITHOUT_BODY = new Set([204, 205, 304]);

@@ -1,6 +1,6 @@
 /** The JSON editor: CodeMirror, loaded on use, in a shadow root where the content security policy allows its styles.
  *
- * A text field is in its place if it cannot be loaded.
+ * If CodeMirror cannot be loaded, a text field replaces it.
  */
 
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";

@@ -35,7 +35,7 @@ export function KeyHelp() {
           checked={letterKeys.value}
           onChange={(event) => (letterKeys.value = event.currentTarget.checked)}
         />
-        Keys of one character work
+        Use single-character keys
       </label>
     </Dialog>
   );

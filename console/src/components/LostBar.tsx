@@ -20,7 +20,7 @@ export function LostBar() {
     <div class="lost" role="alert">
       <Icon name="error" small />
       <span>Connection lost, retrying in {seconds} s</span>
-      {lostAt && <span class="t2">what is shown is {age(lostAt)} old</span>}
+      {lostAt && <span class="t2">the data shown is {age(lostAt)} old</span>}
       <Button class="right" onClick={() => void connect()}>
         Retry now
       </Button>

@@ -109,7 +109,7 @@ export function Signature(props: { schema: Schema; withHelp?: boolean }) {
   const resolved = schemas.resolve(props.schema);
   const { control } = describe(resolved, schemas);
   if (control.kind !== "object") return <code>{typeText(resolved, schemas)}</code>;
-  if (control.members.length === 0) return <p class="t3">{control.extra ? "any members" : "nothing"}</p>;
+  if (control.members.length === 0) return <p class="t3">{control.extra ? "any properties" : "no properties"}</p>;
   return (
     <table class="sig">
       <tbody>

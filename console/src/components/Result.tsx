@@ -40,7 +40,7 @@ export function Result(props: { run: Run }) {
   const tabs: Choice<Tab>[] = run.problem
     ? [
         { id: "data", label: "Error" },
-        ...(run.problem.details?.body !== undefined ? [{ id: "meta" as const, label: "Upstream answer" }] : []),
+        ...(run.problem.details?.body !== undefined ? [{ id: "meta" as const, label: "Upstream response" }] : []),
         { id: "raw", label: "Raw" },
       ]
     : [

@@ -1,4 +1,4 @@
-/** Run, cancel and send anyway; validity, idempotency key and deadline. */
+/** The bar below the input: run, cancel and send anyway; validity, idempotency key and deadline. */
 
 import { useState } from "preact/hooks";
 import { token } from "../api/client";
@@ -207,7 +207,7 @@ function Deadline() {
   );
 }
 
-/** What has no room of its own on a phone. */
+/** A menu of the actions that a phone has no room for. */
 function More(props: { form: FormState; runner: Runner }) {
   const { form, runner } = props;
   const other = form.view.value === "form" ? "json" : "form";

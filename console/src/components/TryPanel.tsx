@@ -99,7 +99,7 @@ export function TryPanel(props: { form: FormState }) {
               </>
             ) : (
               <div class="body">
-                <Empty>The result appears here. Run it with Ctrl-Enter.</Empty>
+                <Empty>The result appears here. Ctrl-Enter runs the operation.</Empty>
               </div>
             )}
             <HistoryBar

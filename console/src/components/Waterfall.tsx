@@ -1,4 +1,7 @@
-/** The timeline of a trace. Hatched is queued, solid running, red failed, dashed waiting for a retry; colour is the worker. */
+/**
+ * The timeline of a trace. Hatched bars are queued calls, solid ones running, red ones failed; dashed lines are waits for
+ * a retry. The colour identifies the worker.
+ */
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { Span } from "../api/types";
@@ -39,7 +42,7 @@ export function Waterfall(props: WaterfallProps) {
     return () => observer.disconnect();
   }, []);
   const chosenAt = rows.findIndex((row) => row.span.requestId === chosen);
-  // The details below take room, and arrow keys choose rows further down.
+  // Keep the chosen row visible: the details make the timeline smaller, and arrow keys choose rows outside the view.
   useEffect(() => {
     const element = box.current;
     if (!element || chosenAt < 0) return;

@@ -9,7 +9,7 @@ export type Question =
   | { kind: "search"; query: string; filters: Filters }
   | { kind: "call"; document: number; request: CallRequest }
   | { kind: "follow"; request: CallRequest }
-  /** The page has taken the last events of a stream. */
+  /** The page has received the last events of a stream. */
   | { kind: "taken"; of: number }
   | { kind: "abort"; of: number }
   | { kind: "decode"; base64: string }

@@ -39,7 +39,7 @@ export interface FollowPart {
   items?: TimedEvent[];
 }
 
-/** Events of a stream wait here at most: the server is not read further until the page has taken them. */
+/** Limits on the events that wait for the page and on their length; beyond them, the worker stops reading the stream. */
 const MOST_EVENTS = 5_000;
 const MOST_LENGTH = 16 << 20;
 /** Updates faster than ten times a second are unreadable. */
@@ -118,7 +118,7 @@ export class Batches {
     private readonly everyMs = EVERY_MS,
   ) {}
 
-  /** Add events; the promise is pending while as many wait as may wait. */
+  /** Add events; the promise is pending while the maximum number of events or characters waits. */
   async add(items: ServerEvent[]): Promise<void> {
     const at = Date.now();
     for (const item of items) {

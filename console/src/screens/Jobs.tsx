@@ -65,7 +65,7 @@ export function Jobs() {
             <div class="sub">
               {states
                 .map((each) => plural(all?.filter((job) => job.state === each).length ?? 0, each, each))
-                .join(", ") || "Durable calls"}
+                .join(", ") || "Calls that run later"}
             </div>
           </div>
           <Segmented

@@ -150,7 +150,7 @@ function Counts(props: { stream: StreamState; children?: preact.ComponentChildre
   );
 }
 
-/** How long one update may look for events that match: the rest follows in the next. */
+/** Time in which one update searches for matching events; the next update continues. */
 const SCAN_MS = 8;
 
 /** The events that are shown, newest first: all of them without a filter. */

@@ -99,7 +99,7 @@ export class FormState {
     });
   }
 
-  /** Take the editor's text; invalid JSON leaves the value unchanged. */
+  /** Apply the editor's text; invalid JSON leaves the value unchanged. */
   setText(text: string): void {
     try {
       const read = parseJson(text);

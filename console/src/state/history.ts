@@ -125,7 +125,7 @@ export function withinLimits(calls: PastCall[]): { kept: PastCall[]; dropped: Pa
   return { kept, dropped };
 }
 
-/** Clear the history before the page is left for another identity: running calls are not stored. */
+/** Clear the history before the identity changes; calls that are still running are not stored. */
 export function endHistory(): Promise<void> {
   isEnded = true;
   return clearHistory();

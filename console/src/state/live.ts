@@ -70,7 +70,7 @@ async function changed(version: string): Promise<void> {
   if (version !== catalogue.peek()?.version) await loadCatalogue();
 }
 
-/** Changes with the identity; empty if the identity has no feed. */
+/** Id and token of the identity, which the feed belongs to; empty if the identity has no feed. */
 const owner = computed(() => (can("feed") ? `${session.value?.identity?.id ?? ""} ${token.value}` : ""));
 
 /** Keep a feed open while the session is permitted one. */

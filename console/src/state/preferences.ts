@@ -17,7 +17,7 @@ function stored<T>(key: string, fallback: T) {
     try {
       localStorage.setItem(`operations.${key}`, JSON.stringify(value.value));
     } catch {
-      // As above.
+      // Without storage, the preference lasts as long as the page.
     }
   });
   return value;

@@ -27,7 +27,7 @@ export function RawControl(props: ControlProps) {
       form.setUnreadable(pointer, caught as JsonError);
     }
   };
-  // Not while one types: the field of a removed value is gone.
+  // An empty text removes the value and its field: not while the user types, but when the field loses the focus.
   const leave = () => {
     if (!text.trim()) form.remove(path);
     form.touch(pointer);
@@ -56,7 +56,7 @@ function textOf(value: Json | undefined): string {
   return value === undefined ? "" : writeJson(value, 2);
 }
 
-/** Whether a text is a valid value; an empty text is no value. */
+/** Whether a text is JSON equal to a value; an empty text equals no value. */
 function stands(text: string, value: Json | undefined): boolean {
   try {
     return equal(text.trim() ? parseJson(text) : undefined, value);
