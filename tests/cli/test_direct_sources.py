@@ -430,7 +430,7 @@ def test_errors_about_missing_credentials_name_the_option(tmp_path: Path) -> Non
             missing = project.run("ls", *words)
             assert missing.code == 6
             assert "401" in missing.err
-            assert "hint: give a token with --header 'Authorization: Bearer ${TOKEN}'" in missing.err
+            assert "hint: pass a token with --header 'Authorization: Bearer ${TOKEN}'" in missing.err
             wrong = project.run("ls", *words, "--header", "Authorization: Bearer other")
             assert wrong.code == 6
             assert "hint: check --header" in wrong.err

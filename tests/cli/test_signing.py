@@ -157,7 +157,7 @@ def test_the_configuration_is_shown_without_the_keys(tmp_path: Path) -> None:
             "5: transports.bus.signing.key: expected at least 32 random bytes",
         ),
         ('token = "t"', "set secret for a worker, or token and key for a caller"),
-        (f'secret = "{"ab" * 32}"\njwt = {{ algorithms = ["HS256"] }}', "expected one of key and key_file"),
+        (f'secret = "{"ab" * 32}"\njwt = {{ algorithms = ["HS256"] }}', "expected exactly one of key and key_file"),
         (f'secret = "{"ab" * 32}"\nrequierd = true', "requierd: unknown key; did you mean required?"),
     ],
 )

@@ -193,7 +193,7 @@ def test_the_table_of_a_project_file(tmp_path: Path) -> None:
             "[[hub.tokens]]\ntoken='a'\nidentity='a'\n[[hub.tokens]]\ntoken='a'\nidentity='b'",
             "4: hub.tokens[1]: duplicate token",
         ),
-        ("[hub.jwt]\nalgorithms = ['ES256']", "1: hub.jwt: expected one of key and key_file"),
+        ("[hub.jwt]\nalgorithms = ['ES256']", "1: hub.jwt: expected exactly one of key and key_file"),
         ("include = ['nothere.toml']", "1: include[0]: file not found"),
         ("include = ['operations.toml']", "1: include[0]: "),
         ("env_file = 'nothere.env'", "1: env_file: "),

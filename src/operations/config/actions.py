@@ -29,7 +29,7 @@ _MAX_LENGTH = 200
 
 
 class Action(msgspec.Struct, frozen=True):
-    """An action of a configuration."""
+    """An action of a configuration that needs trust."""
 
     name: str
     """The name of the source or transport."""
@@ -41,7 +41,7 @@ def actions_of(config: Config) -> list[Action]:
     """Return the actions that require trust; empty if the configuration needs none."""
     found = [Action(name, text) for name, source in config.sources.items() for text in _source_actions(source)]
     tables = config.written.get("transports", {})
-    # A transport with an unset variable has only its table, and needs the same trust as with the variable.
+    # A transport with an unset variable is in `written` but not in `transports`; it needs the same trust.
     urls = {name: str(table.get("url")) for name, table in tables.items()}
     urls |= {name: transport.url for name, transport in config.transports.items()}
     for name, url in urls.items():
@@ -54,7 +54,7 @@ def actions_of(config: Config) -> list[Action]:
 def digest_actions(config: Config) -> str:
     """Return a digest of the actions of a configuration; empty if there are none.
 
-    It covers the tables of sources and transports as written, without `_HARMLESS` settings, and the values that
+    The digest covers the tables of sources and transports as written, without `_HARMLESS` settings, and the values that
     variable files add to them. Environment variables belong to the user and are not covered.
     """
     if not actions_of(config):
@@ -77,7 +77,7 @@ def describe_actions(config: Config, *, limit: int = _MAX_SHOWN) -> str:
 
 
 def require_trust(config: Config, environ: Mapping[str, str] | None = None) -> None:
-    """Raise if the user does not trust the actions of a configuration."""
+    """Raise `ACCESS_DENIED` if the user does not trust the actions of a configuration."""
     require_own_files(config.files)
     if not is_trusted(config.path, digest_actions(config), environ):
         message = f"{config.path} is not trusted; it would {describe_actions(config)}"

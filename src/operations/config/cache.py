@@ -1,7 +1,7 @@
 """The catalogue cache: a configuration's operations as of the last opening, read without opening a source.
 
 Each configuration has a file of three parts: a header with its dependencies, the rows of a listing, and the specs, of
-which only the requested ones are read. `cache_writer` writes it.
+which only the requested ones are read. `cache_writer` writes the file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class CatalogueEntry(msgspec.Struct, frozen=True, array_like=True):
     source: str
     tags: Sequence[str]
     fields: Sequence[str]
-    """Names of its input fields, required ones first."""
+    """Names of the operation's input fields, required ones first."""
     position: tuple[int, int] = (0, 0)
     """Offset and length of its spec among the specs; (0, 0) if the spec is too large to be stored."""
     method: str = ""
@@ -54,7 +54,7 @@ class CachedSource(msgspec.Struct, frozen=True, array_like=True):
     skipped: Sequence[tuple[str, str]] = ()
     """Skipped files and operations, with the reasons."""
     lacks_extra: bool = False
-    """Whether it failed because an extra is missing, which may be installed at any time."""
+    """Whether the source failed because an extra is missing, which may be installed at any time."""
     hidden: Sequence[str] = ()
     """Ids of its operations that sources before it in the file also have."""
 

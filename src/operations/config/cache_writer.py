@@ -52,8 +52,9 @@ def store_catalogue(
 ) -> Path | None:
     """Write the cache of a workspace's configuration; sources that are not open keep their entries.
 
-    `before` is the cache of the configuration before a change that did not affect those sources; by default it is read.
-    Return the file, or None if it cannot be written, which is not an error.
+    `before` is the cache of the configuration before a change that did not affect the sources that are not open; by
+    default, the present cache file is read. Return the path of the written file, or None if it cannot be written, which
+    is not an error.
     """
     config = workspace.config
     values = os.environ if environ is None else environ

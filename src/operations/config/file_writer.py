@@ -66,7 +66,7 @@ def remove_source(path: Path, name: str) -> None:
 
 
 def text_with_source(path: Path, name: str, table: Mapping[str, Any], *, replace: bool = False) -> str:
-    """Return the text of a file with one more source, after validation; a file that does not exist is a new one."""
+    """Return the text of a file with one more source, after validation; of a new file if the file does not exist."""
     document = _read(path)
     key = (*_prefix(path), "sources", name)
     present = name in _sources(document, path)
@@ -83,7 +83,7 @@ def text_with_source(path: Path, name: str, table: Mapping[str, Any], *, replace
 
 
 def has_source(path: Path, name: str) -> bool:
-    """Whether a file itself has a source of that name."""
+    """Whether a file has a source of that name; included files are not searched."""
     return name in _sources(_read(path), path)
 
 
@@ -138,7 +138,7 @@ def write_config(path: Path, text: str) -> None:
 
 def _read(path: Path, text: str | None = None) -> ConfigDocument:
     if path.suffix == ".json":
-        message = f"{path} is an editor's file: change it there, or add sources to an {FILE_NAME} that includes it"
+        message = f"{path} is an editor's file: change it in the editor, or include it in an {FILE_NAME}"
         raise CallError(ErrorCode.VALIDATION_ERROR, message)
     return read_document(path, _FIRST if text is None and not path.exists() else text)
 
@@ -165,7 +165,7 @@ def _append(text: str, addition: str) -> str:
 
 
 def _without(document: ConfigDocument, path: Path, name: str) -> tuple[str, int]:
-    """Return the text without the lines of a source, and where they began; raise if it is not a separate table."""
+    """Return the text without the lines of a source, and where they began; raise if the source has no own table."""
     key, text = (*_prefix(path), "sources", name), document.text
     parts, end, position = [], 0, None
     for statement in toml_statements(text):

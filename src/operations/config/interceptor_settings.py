@@ -20,10 +20,14 @@ class InterceptorSettings(Settings, frozen=True, kw_only=True):
     """Settings of every interceptor: the operations that it applies to."""
 
     operations: Annotated[
-        Patterns, Meta(description="Patterns of operation ids that it applies to; all by default.")
+        Patterns, Meta(description="Patterns of operation ids that the interceptor applies to; all by default.")
     ] = ("*",)
-    exclude: Annotated[Patterns, Meta(description="Patterns of operation ids that it does not apply to.")] = ()
-    types: Annotated[Types, Meta(description="Types of operations that it applies to; all by default.")] = ()
+    exclude: Annotated[
+        Patterns, Meta(description="Patterns of operation ids that the interceptor does not apply to.")
+    ] = ()
+    types: Annotated[
+        Types, Meta(description="Types of operations that the interceptor applies to; all by default.")
+    ] = ()
 
 
 class LogSettings(InterceptorSettings, frozen=True, kw_only=True):
@@ -33,8 +37,12 @@ class LogSettings(InterceptorSettings, frozen=True, kw_only=True):
     level: Annotated[
         Literal["DEBUG", "INFO", "WARNING", "ERROR"], Meta(description="Log level of calls that succeed.")
     ] = "INFO"
-    slow: Annotated[_NotNegative | None, Meta(description="Minimum duration in seconds of logged successes.")] = None
-    input: Annotated[bool, Meta(description="Log the input, without properties whose names suggest secrets.")] = False
+    slow: Annotated[
+        _NotNegative | None, Meta(description="Minimum duration in seconds of successful calls that are logged.")
+    ] = None
+    input: Annotated[
+        bool, Meta(description="Log the input; values of properties whose names suggest secrets are replaced.")
+    ] = False
 
 
 class RetryCallsSettings(InterceptorSettings, frozen=True, kw_only=True):
@@ -81,7 +89,7 @@ class ConcurrencyLimitSettings(InterceptorSettings, frozen=True, kw_only=True):
 
 
 class CircuitBreakerSettings(InterceptorSettings, frozen=True, kw_only=True):
-    """Circuit breaker: refuses calls of a failing upstream for a time."""
+    """Circuit breaker: refuses calls to a failing upstream for a time."""
 
     use: Annotated[Literal["circuit-breaker"], Meta(description="Kind of interceptor.")]
     failure_rate: Annotated[_Share, Meta(description="Share of failed calls (0 to 1) at which it opens.")] = 0.5
@@ -133,7 +141,7 @@ class RedactSettings(InterceptorSettings, frozen=True, kw_only=True):
 
 
 class ApprovalSettings(InterceptorSettings, frozen=True, kw_only=True):
-    """Calls that need approval; refused if no one can be asked."""
+    """Approval of calls; a call is refused if no one can be asked."""
 
     use: Annotated[Literal["approval"], Meta(description="Kind of interceptor.")]
     policy: Annotated[Literal["ask", "deny"], Meta(description="Ask before each call, or refuse every call.")] = "ask"

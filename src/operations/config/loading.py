@@ -255,7 +255,7 @@ class _ConfigReader:
         return filled, missing
 
     def _substitute_tables(self, checker: Checker, tables: dict[str, Any], key: Key) -> dict[str, Any]:
-        """Replace variables outside sources; a table with an unset variable goes to `unusable`."""
+        """Replace variables outside sources; record a table with an unset variable in `unusable`."""
         filled: dict[str, Any]
         filled, missing = self._substitute(checker, tables, key)
         for location, problem in missing.items():

@@ -142,7 +142,7 @@ class Consent:
 
 
 def _command(command: str | None, directory: Path) -> str | None:
-    """Return a program's path, relative to the file; a name without a slash is searched in PATH."""
+    """Return a program's path: a relative path starts at `directory`, a name without a slash is searched in PATH."""
     if command is None or "/" not in command:
         return command
     return str(directory / Path(command).expanduser())

@@ -13,7 +13,7 @@ from operations.config.settings import Config
 REDACTED = "[redacted]"
 _SECRET_NAME = r"(?i)token|secret|passw|pwd|api[-_]?key|apikey|credential|auth|cookie|bearer|private|session"
 _SECRET_PARAMETER = r"(?i)(.*[-_.])?(key|sig|signature|code)"
-"""Names of query parameters that are secret, in addition to the general ones."""
+"""Names of query parameters that are secret, in addition to those that match `_SECRET_NAME`."""
 _SECRET_TABLES = frozenset({"headers", "env", "security"})
 _PUBLIC = frozenset(
     {"type", "location", "header_name", "prefix", "token_url", "scopes", "client_id", "issuer", "scope"}
@@ -92,7 +92,7 @@ def _may_be_secret(text: str) -> bool:
 
 
 def secret_variables(config: Config) -> set[str]:
-    """Return the names of secret variables, by where they are used or by their names."""
+    """Return the names of variables that are secret: by their names, or by the settings that they are used in."""
     found = {name for name in config.variables if re.search(_SECRET_NAME, name)}
 
     def note(text: str) -> str:
@@ -107,7 +107,7 @@ def secret_variables(config: Config) -> set[str]:
 
 
 def _walk(value: Any, key: tuple[str, ...], hide: Hide) -> Any:
-    """Return a tree with every secret string replaced by `hide`."""
+    """Return a tree with each secret string replaced by the result of `hide` for it."""
     if isinstance(value, Mapping):
         return {name: _walk(item, (*key, str(name)), hide) for name, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -59,7 +59,7 @@ class AuthSettings(Settings, frozen=True, kw_only=True):
 
     type: Annotated[Literal["bearer", "api_key", "basic", "oauth2"], Meta(description="Type of the credentials.")]
     token: Annotated[str | None, Meta(description="Bearer token or API key.")] = None
-    header_name: Annotated[str | None, Meta(description="Header, query parameter or cookie with the API key.")] = None
+    header_name: Annotated[str | None, Meta(description="Name of the header, query parameter or cookie.")] = None
     location: Annotated[
         Literal["header", "query", "cookie"], Meta(description="Location of the API key; for OpenAPI sources.")
     ] = "header"
@@ -213,7 +213,7 @@ class OpenAPISettings(SourceSettings, frozen=True, kw_only=True):
     limits: Annotated[LimitSettings, Meta(description="Limits of responses.")] = LimitSettings()
     proxy: Annotated[str | None, Meta(description="URL of the proxy.")] = None
     reconnect: Annotated[Count, Meta(description="Maximum number of reconnections of an event stream.")] = 0
-    cache: Annotated[bool, Meta(description="Whether repeated GET requests are conditional.")] = False
+    cache: Annotated[bool, Meta(description="Whether responses to GET requests are cached and revalidated.")] = False
 
     @property
     def is_remote(self) -> bool:
@@ -285,9 +285,11 @@ class TokenSettings(Settings, frozen=True, kw_only=True):
     """A token that the hub accepts, and its identity."""
 
     token: Annotated[Text, Meta(description="The token.")]
-    identity: Annotated[Text, Meta(description="Id of its identity.")]
+    identity: Annotated[Text, Meta(description="Id of the token's identity.")]
     scopes: Annotated[list[str], Meta(description="Scopes of the identity.")] = []
-    namespaces: Annotated[list[str], Meta(description="Namespaces where it may register operations; `*` for all.")] = []
+    namespaces: Annotated[
+        list[str], Meta(description="Namespaces where the identity may register operations; `*` for all.")
+    ] = []
     resources: Annotated[dict[str, list[str]], Meta(description="Allowed actions on resources, by `type:id`.")] = {}
 
 
@@ -319,7 +321,9 @@ class IssuerSettings(Settings, frozen=True, kw_only=True):
 
     url: Annotated[Text, Meta(description="URL of the issuer, as in the claim `iss` of its tokens; https.")]
     audience: Annotated[list[str], Meta(description="Required audience of its tokens; by default `public_url`.")] = []
-    keys_url: Annotated[str | None, Meta(description="URL of its keys; by default the URL in its metadata.")] = None
+    keys_url: Annotated[
+        str | None, Meta(description="URL of the issuer's keys; by default the URL in the issuer's metadata.")
+    ] = None
 
 
 class ServeLimitSettings(Settings, frozen=True, kw_only=True):
@@ -328,7 +332,8 @@ class ServeLimitSettings(Settings, frozen=True, kw_only=True):
     body_bytes: Annotated[AtLeastOne, Meta(description="Maximum size of a request body.")] = 4 * 1024 * 1024
     body_seconds: Annotated[Seconds, Meta(description="Time limit in seconds for receiving a request body.")] = 30.0
     values: Annotated[
-        AtLeastOne, Meta(description="Values in a large request body of a caller without scopes and resources.")
+        AtLeastOne,
+        Meta(description="Maximum number of values in a large request body of a caller without scopes and resources."),
     ] = 100_000
     response_bytes: Annotated[AtLeastOne, Meta(description="Maximum size of a response body.")] = 64 * 1024 * 1024
     deadline_seconds: Annotated[Seconds, Meta(description="Time limit in seconds for a call.")] = 60.0
@@ -359,7 +364,10 @@ class ServeSettings(Settings, frozen=True, kw_only=True):
     ] = None
     search: Annotated[
         bool | None,
-        Meta(description="Whether MCP clients get three tools instead of all tools; by default above 200 tools."),
+        Meta(
+            description="Whether MCP clients get three tools (search, describe, call) instead of a tool for each "
+            "operation; by default for callers with more than 200 tools."
+        ),
     ] = None
     code: Annotated[
         bool,
@@ -426,14 +434,14 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     settings: AnySource
     directory: Path
-    """Directory that its relative paths start from."""
+    """Directory that the relative paths of the settings start from."""
     file: Path
     locate: Callable[[], int]
     """Function that returns the line of the source in the file."""
     written: Mapping[str, Any]
     """The table as written, with `${…}`."""
     problem: str | None = None
-    """Why it cannot be opened, if known from the file."""
+    """Why the source cannot be opened, if the file already shows it."""
 
     @property
     def kind(self) -> SourceKind:
@@ -442,7 +450,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def line(self) -> int:
-        """Its line in the file."""
+        """The line of the source in the file."""
         return self.locate()
 
     @property
@@ -453,7 +461,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_direct(self) -> bool:
-        """Whether it is from the command line: its file does not exist."""
+        """Whether the command line defines the source: its file does not exist."""
         return self.file.name == DIRECT_FILE
 
     def __repr__(self) -> str:

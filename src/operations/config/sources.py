@@ -60,7 +60,7 @@ class SourceReport(msgspec.Struct, frozen=True, kw_only=True):
     problem: str | None = None
     hint: str | None = None
     fault: Literal["configuration", "installation", "source"] | None = None
-    """Where the problem is: in the file, a missing extra, or the source itself."""
+    """Where the problem is: in the configuration file, in a missing extra, or in the source itself."""
     skipped: Sequence[Skipped] = ()
     """Skipped files and ids, with reasons."""
     notes: Sequence[str] = ()
@@ -195,7 +195,7 @@ def _hint(source: Source, failure: CallError) -> str | None:
 
 
 def _is_refused(failure: CallError) -> bool:
-    """Whether a server asks for credentials, or refuses those that it got."""
+    """Whether a server requests credentials, or refuses those that it received."""
     return failure.code is ErrorCode.ACCESS_DENIED or re.search(r"\b(401|403)\b", failure.message) is not None
 
 
@@ -203,8 +203,10 @@ def _credentials_hint(source: Source, kinds: str) -> str:
     """Return a hint about missing or refused credentials; `kinds` are the settings of credentials."""
     given = [key for key in ("auth", "security", "oauth", "headers") if source.written.get(key)]
     if source.is_direct:
-        return "check --header" if given else "give a token with --header 'Authorization: Bearer ${TOKEN}'"
-    return f"its credentials were refused: check its {kinds}" if given else f"it has no credentials: set its {kinds}"
+        return "check --header" if given else "pass a token with --header 'Authorization: Bearer ${TOKEN}'"
+    if given:
+        return f"the credentials of the source were refused: check its {kinds}"
+    return f"the source has no credentials: set its {kinds}"
 
 
 def _mcp_hint(source: Source, settings: MCPSettings, failure: CallError) -> str | None:

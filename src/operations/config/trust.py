@@ -1,6 +1,7 @@
 """Selection of the configuration: the nearest file, its owner, and whether the user trusts it.
 
-This module reads no configuration: `actions` lists the actions of one, and users trust the digest of that list.
+This module does not load configurations: `actions` lists the actions of a configuration, and users trust the digest of
+that list.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def trusts_every_file(environ: Mapping[str, str] | None = None) -> bool:
 
 
 def is_trusted(config_path: Path, digest: str, environ: Mapping[str, str] | None = None) -> bool:
-    """Whether a configuration may be used; an empty digest means that it runs nothing."""
+    """Whether a configuration may be used; an empty digest means that it has no actions that need trust."""
     if not digest or trusts_every_file(environ):
         return True
     record = read_trust(config_path, environ)
@@ -156,7 +157,7 @@ def _record_path(config_path: Path, environ: Mapping[str, str] | None) -> Path:
 
 
 def _real_path(config_path: Path) -> str:
-    """Return the path of a file in its resolved directory; the file itself may be a link."""
+    """Return the path of a file with its directory resolved; the file itself may be a link, which is kept."""
     directory, name = os.path.split(os.path.abspath(config_path))
     return os.path.join(os.path.realpath(directory), name)
 
@@ -175,7 +176,7 @@ def _is_shared(directory: Path) -> bool:
 
 
 def _mentions_operations(project: Path) -> bool:
-    """Whether a `pyproject.toml` has our table; an unreadable or malformed one has not."""
+    """Whether a `pyproject.toml` has the table `[tool.operations]`; false if the file is unreadable or malformed."""
     try:
         text = project.read_bytes()
     except OSError:

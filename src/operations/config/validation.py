@@ -1,4 +1,4 @@
-"""Validation of configuration files: tables against structs, and the settings of their parts."""
+"""Validation of configuration files: tables against structs, and settings against each other."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ class SourceTable(msgspec.Struct, frozen=True):
     table: Any
     directory: Path
     problem: str | None = None
-    """Why it cannot be opened, if known from the file."""
+    """Why the source cannot be opened, if the file already shows it."""
 
 
 KINDS: dict[str, type[AnySource]] = {
@@ -333,7 +333,7 @@ def _check_signing(checker: Checker, signing: SigningSettings, key: Key) -> None
 
 def _check_jwt(checker: Checker, jwt: JWTSettings, key: Key) -> None:
     if (jwt.key is None) == (jwt.key_file is None):
-        checker.report(key, "expected one of key and key_file")
+        checker.report(key, "expected exactly one of key and key_file")
 
 
 def check_hub(checker: Checker, hub: HubSettings, key: Key) -> None:

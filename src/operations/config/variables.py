@@ -106,7 +106,7 @@ def substitute_tree(value: Any, variables: Variables, key: Key, report: Callable
 
 
 class VariableFile(msgspec.Struct, frozen=True):
-    """A variable file that was read, or why it could not be."""
+    """The content of a variable file, or the reason why the file could not be read."""
 
     values: Mapping[str, str] = {}
     bad_lines: Sequence[int] = ()
@@ -125,7 +125,7 @@ def read_variable_file(path: Path) -> VariableFile:
 
 
 def variables_in(path: Path | None) -> dict[str, str]:
-    """Return the variables of a source's file; raise if it cannot be read or has an invalid line."""
+    """Return the variables of a source's `env_file`; raise if it cannot be read or has an invalid line."""
     if path is None:
         return {}
     found = read_variable_file(path)

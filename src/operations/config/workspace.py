@@ -46,7 +46,7 @@ Outcome = tuple[OpenedSource | None, SourceReport]
 class FilteredCatalogue(OperationCatalogue):
     """A source's view of a registry: it filters and renames the source's operations, and adds them to the registry.
 
-    An id of another source is skipped and reported in `skipped`.
+    An operation whose id another source has already registered is skipped and reported in `skipped`.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Workspace:
         self.opened: dict[str, OpenedSource] = {}
         """The open sources, by name."""
         self.created_at = time.time_ns()
-        """Time in epoch nanoseconds; no file of a source was read before."""
+        """Time of creation, in epoch nanoseconds: all files of sources are read later."""
         self._views: dict[str, FilteredCatalogue] = {}
 
     @property
