@@ -36,7 +36,9 @@ from operations.wire import encode_json
 
 _log = logging.getLogger("operations")
 _ACKNOWLEDGED_WITHIN = 2.0
+"""Seconds for which a worker that leaves waits for the hub's confirmation."""
 _OVERHEAD = 1_024
+"""Bytes of an announcement's message that are reserved for everything except the specs."""
 
 
 class Announcer:
@@ -70,7 +72,8 @@ class Announcer:
         self._pulse: asyncio.TimerHandle | None = None
         self._stop_listening = endpoint.listen(ASKS)
         endpoint.notice_handlers.append(self._notice)
-        # Announce before anything is sent again: until then a hub lets this peer call without a grant.
+        # Announce before pending calls are sent again: until it has the announcement, a hub lets this peer call without
+        # a grant.
         endpoint.before_resending.append(self._announce_again)
         self._is_hub = transport.capabilities.identity == "hub"
 
@@ -90,7 +93,7 @@ class Announcer:
         self._send_operations(WORKERS)
 
     async def registered(self, timeout: float | None) -> None:
-        """Wait until the hub has confirmed the last announcement; raise if it rejected an operation."""
+        """Wait until the hub has confirmed the last announcement; raise an error if the hub rejected an operation."""
         if self._is_hub:
             try:
                 await asyncio.wait_for(self._confirmed.wait(), timeout)
@@ -141,7 +144,7 @@ class Announcer:
             self._note_registered({**event.payload.rejected, **self._expand(event.payload.refused)})
 
     def _expand(self, refused: Mapping[str, str]) -> dict[str, str]:
-        """Return the reasons for rejections by operation id; the hub gives some of them by namespace."""
+        """Return the reasons for rejections by operation id; the hub sends these by namespace."""
         return {
             operation.id: reason
             for name, reason in refused.items()
@@ -196,7 +199,7 @@ class Announcer:
 
 
 def listed_namespaces(namespaces: Iterable[str]) -> tuple[str, ...]:
-    """Return the namespaces of an announcement, or their parents if there are too many to list."""
+    """Return the namespaces of an announcement; if there are too many, only their first parts, or `*` for any."""
     found = set(namespaces)
     if len(found) > MOST_NAMESPACES:
         found = {namespace.partition(".")[0] for namespace in found}
@@ -210,7 +213,7 @@ def describe(operation: Operation[Any]) -> dict[str, Any]:
 
 
 def split(operations: list[dict[str, Any]], limit: int | None) -> list[list[dict[str, Any]]]:
-    """Split operations into as few parts as fit in messages of `limit` bytes."""
+    """Split operations into parts that each fit in a message of `limit` bytes; a larger operation is a part alone."""
     if limit is None:
         return [operations]
     parts: list[list[dict[str, Any]]] = [[]]
@@ -226,15 +229,15 @@ def split(operations: list[dict[str, Any]], limit: int | None) -> list[list[dict
 
 
 class WorkerDirectory:
-    """The workers that were announced to this process, with their operations."""
+    """The workers whose announcements this process has received, with their operations."""
 
     def __init__(self, endpoint: Endpoint, changed: Callable[[str, AnnouncementPayload | None], None]) -> None:
         self._endpoint = endpoint
         self._changed = changed
         self._silent: dict[str, int] = {}
-        """How many heartbeats of this process passed since a worker's last message.
+        """Number of heartbeat intervals of this process since the last message of each worker.
 
-        Heartbeats are counted instead of seconds: a process that is stopped or busy reads nothing meanwhile.
+        Intervals are counted instead of seconds, because a process that is stopped or busy reads nothing meanwhile.
         """
         self._known: dict[str, AnnouncementPayload] = {}
         self._parts: dict[str, list[AnnouncementPayload]] = {}

@@ -99,12 +99,12 @@ class PendingRequestMap:
     ) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
         """Call an operation by id, or by its Operation; with an Operation, `data` has its Python type.
 
-        It ends with the envelope or a CallError, after `timeout` seconds or at the deadline (epoch ms) at the latest,
-        by default 30 s from now. `retry` sends the request again if its connection or worker is lost: use it for
-        queries, never for operations that change something. `wait` waits for a worker if there is none, instead of
-        failing immediately. `durable` stores the request: it runs at least once, even if its worker or its caller is
-        lost. `as_worker` calls with this process's own rights, outside any request. `progress` receives the progress
-        that the handler reports.
+        Return the envelope or raise a CallError: at the latest after `timeout` seconds or at `deadline` (epoch ms), by
+        default after the time limit of this PendingRequestMap. `retry` sends the request again if its connection or
+        worker is lost: use it for queries, never for operations that change something. `wait` waits for a worker if
+        there is none, instead of failing immediately. `durable` stores the request: it runs at least once, even if its
+        worker or its caller is lost. `as_worker` calls with this process's own rights, outside any request. `progress`
+        is called with the progress that the handler reports.
         """
         operation_id = _require_id(operation)
         until = None if deadline is None and timeout is None else _earliest(deadline, timeout)
@@ -125,7 +125,7 @@ class PendingRequestMap:
         identity: Identity | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
-        """Store the request of a job, whose outcome is kept, and wait until it is stored.
+        """Store the request of a job and wait until it is stored; the job's outcome is kept instead of sent.
 
         `most` is the largest number of jobs of the owner (0: no limit), `most_bytes` the largest size of the input.
         """
@@ -169,7 +169,10 @@ class PendingRequestMap:
         as_worker: bool = False,
         parent: str | None = None,
     ) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
-        """Call an operation with the deadline, caller and trace of `context`; `parent` replaces its parent request."""
+        """Call an operation with the deadline, caller and trace of `context`.
+
+        `parent` is the id of the parent request, if it is not the one of `context`.
+        """
         request = self._inherit(context, operation_id, input, parent)
         grant = context.grant or current_grant.get()
         kind, own = DurableCall if durable else PendingCall, as_worker and grant is None
@@ -189,7 +192,10 @@ class PendingRequestMap:
         metadata: Mapping[str, Any] | None = None,
         as_worker: bool = False,
     ) -> AsyncIterator[ResponseEnvelope[Any]]:
-        """Subscribe to a stream; it fails after `timeout` seconds, or if no item arrives for `idle_timeout` seconds."""
+        """Subscribe to a stream.
+
+        It fails after `timeout` seconds or at `deadline` (epoch ms), or if no item arrives for `idle_timeout` seconds.
+        """
         if idle_timeout is not None:
             check_seconds(idle_timeout=idle_timeout)
         idle = None if idle_timeout is None else int(idle_timeout * 1000)
@@ -362,7 +368,7 @@ class PendingRequestMap:
         self._endpoint.send_error(request_id, error, self._codec)
 
     def abort(self, request_id: str, reason: str = "") -> None:
-        """Cancel a request that this side made, so that its caller gets `ABORTED`, or that it received."""
+        """Cancel a request: one that this side made, whose caller gets `ABORTED`, or one that this side received."""
         pending = self._endpoint.pending.get(request_id)
         if pending is None:
             self._endpoint.send_abort(request_id, inbox_of(request_id), self._codec, reason)
@@ -402,7 +408,7 @@ class PendingRequestMap:
         event = CallRequested(VERSION, request_id, operation_id, request, claimed, stream, parent, token, deadline, own)
         try:
             if request.metadata is not None:
-                # The same values in every format: those that JSON has.
+                # Metadata contains only JSON values, so that it is the same in every format.
                 request.metadata = msgspec.to_builtins(dict(request.metadata), str_keys=True) or None
             message = codec.write_request(event)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -423,7 +429,7 @@ def _require_id(operation: object) -> str:
 
 
 def _earliest(deadline: float | None, timeout: float | None) -> int | None:
-    """Return the time (epoch ms) at which a call ends: the earlier of `deadline` and `timeout`; None without both."""
+    """Return the time (epoch ms) at which a call ends: the earlier of `deadline` and `timeout`, if any."""
     until = None
     if timeout is not None:
         check_seconds(timeout=timeout)

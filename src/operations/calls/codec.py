@@ -135,11 +135,14 @@ class Codec:
         try:
             return self.decode_plain(message)
         except UNREADABLE:
-            # An event of another type or with an envelope of another source, or not an event.
+            # An event of another type, a response whose envelope is not local, or not an event.
             return self.decode_any(message)
 
     def decode_large(self, message: bytes) -> Event:
-        """Decode a large message without its input or output; the rest of a request may have `LARGE_MESSAGE` bytes."""
+        """Decode a large message without its input or output.
+
+        Raise ValueError if the metadata and identity of a request have more than `LARGE_MESSAGE` bytes.
+        """
         event = self._decode_large(message)
         if type(event) is _LargeCallRequested:
             payload = event.payload
@@ -168,7 +171,10 @@ class Codec:
         return None if value is NULL else self._decode_value(bytes(value))
 
     def read_limited(self, value: msgspec.Raw, max_values: int) -> Any:
-        """Decode a value of at most `max_values` values; raise `VALIDATION_ERROR` before decoding one with more."""
+        """Decode a value that contains at most `max_values` values; raise `VALIDATION_ERROR` if it contains more.
+
+        The values are counted before anything is decoded.
+        """
         self._check_values(bytes(value), max_values)
         return self.read(value)
 

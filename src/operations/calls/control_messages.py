@@ -1,9 +1,9 @@
 """Control messages: aborts and credit, and on a shared bus the proof that they come from the caller.
 
-On Redis every caller also receives the control messages of other calls. Such a message names its call by a hash of the
-request id, and has a proof that its sender knows the id, which only the caller and the worker do. A proof covers the
-whole message and credit messages are numbered, so that another peer can neither change nor repeat a message that it
-received.
+On Redis every caller can also receive the control messages of other calls. There a control message identifies its call
+by a hash of the request id, and contains a proof that its sender knows the id. Only the caller and the worker know the
+id. A proof covers the whole message, and credit messages are numbered: a peer that receives another caller's message
+can neither change nor repeat it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from operations.calls.events import VERSION, AbortPayload, CallAborted, CallCred
 def control_id(request_id: str) -> str:
     """Return the name of a call in control messages that other peers receive.
 
-    It hides the request id: a peer that knew the id could make a worker send responses to that peer.
+    The name hides the request id: a peer that knew the id could forge responses to the call.
     """
     return blake2b(request_id.encode(errors="replace"), digest_size=16).hexdigest()
 
 
 def write_abort(request_id: str, codec: Codec, reason: str, *, with_proof: bool) -> bytes:
-    """Encode an abort, and with `with_proof` a proof, because other peers also receive it."""
+    """Encode an abort; `with_proof` adds a proof, for a transport where other peers also receive the message."""
     payload = AbortPayload(request_id, writable(reason))
     if with_proof:
         payload.proof = _prove(request_id, payload)
@@ -33,7 +33,7 @@ def write_abort(request_id: str, codec: Codec, reason: str, *, with_proof: bool)
 
 
 def write_credit(request_id: str, codec: Codec, items: int, size: int, *, number: int | None) -> bytes:
-    """Encode a credit message, with a number and a proof if other peers also receive it."""
+    """Encode a credit message; a `number` adds a proof, for a transport where other peers also receive the message."""
     payload = CreditPayload(request_id, items, size)
     if number is not None:
         payload.number = number

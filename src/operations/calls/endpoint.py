@@ -71,11 +71,11 @@ class PendingRequest(Protocol):
     """A call or stream of this side that waits for its responses."""
 
     worker: str | None
-    """The worker that runs it, once known."""
+    """The id of the worker that runs the request, once it is known."""
     since: float
-    """Time at which it was last sent or last received a message, by the loop's clock."""
+    """Time of the loop's clock at which the request was last sent, or its last response was received."""
     patience: float
-    """Seconds after which it counts as lost if no worker accepted it, even if that is before three heartbeats."""
+    """Seconds after which a request that no worker has accepted counts as lost, if that is before three heartbeats."""
 
     @property
     def operation_id(self) -> str:
@@ -125,7 +125,7 @@ class SignsNestedCalls(Protocol):
         """Return a request signed for the caller of a grant; raise a CallError for a grant that is not signed."""
 
     def root_of(self, event: CallRequested) -> object:
-        """Return the root of the request that is being received; None if it is not signed."""
+        """Return the root (see `RootRequest`) of the request that is being received; None if it is not signed."""
 
     def record(self, event: CallRequested) -> Coroutine[Any, Any, bool] | None:
         """Add the request that is being received to the record that all workers share; return False for a duplicate."""
@@ -230,10 +230,10 @@ class Endpoint:
             return None
 
     def is_answerable(self, request_id: str, arrival: Arrival) -> bool:
-        """Return whether the response to a request goes to its sender, if the transport knows the sender.
+        """Return whether the response to a request goes to the peer that sent it; True if the sender is unknown.
 
-        An id begins with the name of the peer that gets the response. A request with the id of another peer is counted
-        as foreign and gets no response: that peer did not send it.
+        A request id begins with the name of the peer that gets the response. A request whose id names another peer than
+        its sender is counted as foreign and gets no response: the named peer did not send it.
         """
         if arrival.sender is None or request_id.partition(".")[0] == arrival.sender:
             return True
@@ -335,7 +335,7 @@ class Endpoint:
         self.send_error(event.id, error, codec, event.payload.request_id)
 
     def refuse_address(self, event: CallRequested, codec: Codec) -> None:
-        """Refuse a request whose operation differs from the one in its address: send permissions are by address."""
+        """Refuse a request whose operation is not the one of its address: permissions to send depend on addresses."""
         self.counters.foreign += 1
         text = f"{event.to}: the request was sent to the address of another operation"
         details = {"operationId": event.to, "reason": "WRONG_ADDRESS", "executed": "no"}
@@ -418,7 +418,7 @@ class Endpoint:
         self.transport.send(address, write_abort(request_id, codec, reason, with_proof=self.shares_control))
 
     def confirm_abort(self, request_id: str, codec: Codec) -> None:
-        """Report to a hub that the handler of an aborted request has ended; the hub ends its grant."""
+        """Report to a hub that the handler of an aborted request has ended; the hub then ends the request's grant."""
         if self.via_hub:
             self.send_abort(request_id, "", codec)
 

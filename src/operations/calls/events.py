@@ -1,10 +1,11 @@
-"""Events of the call protocol: a header for routing and a payload, which a hub never decodes.
+"""Events of the call protocol: a header for routing, and a payload that a hub forwards without decoding it.
 
-On the wire an event is `{"v": 1, "type", "id", "to", "payload"}`. `id` is the request id and `to` the operation id or
-peer. A request may also have `identity` (set by the hub that authenticated the caller), `stream` (several responses are
-expected), `parent` (the request it is nested in, for traces only), `grant` (the right to call as that request's
-caller), `deadline` (a copy of the payload's, for the hub) and `asWorker` (the worker calls with its own rights). An
-announcement has the `namespaces` of its operations. Unknown fields are ignored.
+On the wire an event is `{"v": 1, "type", "id", "to", "payload"}`. `id` is the request id, and `to` is the operation id
+or the receiving peer. A request may also have `identity` (set by the hub that authenticated the caller), `stream`
+(several responses are expected), `parent` (the id of the request that it is nested in, for traces only), `grant` (the
+right to call as the caller of that request), `deadline` (a copy of the deadline in the payload, for the hub) and
+`asWorker` (the worker calls with its own rights). An announcement has the `namespaces` of its operations. Unknown
+fields are ignored.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class AbortPayload(_CallPayload):
 
     reason: str = ""
     proof: str = ""
-    """Proof that the sender knows the request id, needed if others receive the abort too: see `control_messages`."""
+    """Proof that the sender knows the request id; required if other peers also receive it (see `control_messages`)."""
 
 
 class AcceptancePayload(_CallPayload):
@@ -103,12 +104,12 @@ class ProgressPayload(_CallPayload):
 
 
 class CreditPayload(_CallPayload):
-    """Payload of `call.credit`: the caller accepts more items; without items it only renews the worker's lease."""
+    """Payload of `call.credit`: the caller accepts more items; with 0 items and bytes it only renews the lease."""
 
     items: int = 0
     bytes: int = 0
     number: int = 0
-    """A number that grows with each message, on a transport where others receive it."""
+    """A number that grows with each credit message, on a transport where other peers also receive the messages."""
     proof: str = ""
     """Proof that the sender knows the request id, as in `AbortPayload`."""
 
@@ -128,7 +129,7 @@ class AnnouncementPayload(msgspec.Struct, rename="camel", omit_defaults=True):
     host: str = ""
     pid: _Whole | None = None
     version: str = ""
-    """The worker's process and release, for operators."""
+    """The release of this library at the worker. Like `host` and `pid`, it is for operators."""
 
 
 class RegistrationPayload(msgspec.Struct, rename="camel"):
@@ -136,9 +137,9 @@ class RegistrationPayload(msgspec.Struct, rename="camel"):
 
     accepted: list[str]
     rejected: dict[str, str] = {}
-    """The reasons by operation id."""
+    """The reasons for rejected operations, by operation id."""
     refused: dict[str, str] = {}
-    """The reasons by namespace, for all operations in the namespace and below."""
+    """The reasons for refused namespaces, by namespace: no operation in or below the namespace was registered."""
 
 
 class WorkerPayload(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -176,7 +177,7 @@ class HelloPayload(msgspec.Struct, rename="camel", omit_defaults=True):
     host: str = ""
     pid: _Whole | None = None
     version: str = ""
-    """The spoke's process and release, for operators."""
+    """The release of this library at the spoke. Like `host` and `pid`, it is for operators."""
 
 
 class WelcomePayload(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -323,7 +324,7 @@ class EventHeader(msgspec.Struct, omit_defaults=True, gc=False):
     to: _Name
     payload: msgspec.Raw
     identity: msgspec.Raw = NULL
-    """The claimed identity, not decoded: a hub ignores the identity that a spoke claims."""
+    """The identity that the sender claims, encoded. A hub ignores the claim of a spoke, but counts it as forged."""
     stream: bool = False
     parent: _Id | None = None
     grant: _Token | None = None

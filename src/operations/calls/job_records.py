@@ -70,7 +70,7 @@ class JobRequest(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The part of a stored request that makes it a job."""
 
     key: str
-    """The name of its record: a hash of the owner and 128 random bits."""
+    """The name of the job's record: a hash of the owner, and 128 random bits."""
     keep: int
     """Milliseconds for which the outcome is kept."""
     owner: str | None = None
@@ -95,12 +95,12 @@ class JobRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
     state: JobState = JobState.QUEUED
     owner: str | None = None
     attempts: int = 0
-    """How many times a worker took it."""
+    """How many times the job was started, or delivered to a worker."""
     keep: int = 0
     """Milliseconds for which the outcome is kept."""
     created_at: int = 0
     queued_at: int = 0
-    """When it was last submitted or retried."""
+    """When the job was submitted, or last retried."""
     started_at: int | None = None
     ended_at: int | None = None
     progress: JobProgress | None = None
@@ -136,7 +136,7 @@ _decode_body = msgspec.msgpack.Decoder(JobBody).decode
 
 
 def read_record(value: bytes, body: bytes = b"") -> JobRecord:
-    """Decode a stored record; raise a DecodeError if it is not one."""
+    """Decode a stored record; raise a DecodeError for bytes that are not a record."""
     record = _decode(value)
     if body:
         record.body = _decode_body(body)
@@ -155,7 +155,7 @@ def now_ms() -> int:
 
 
 def owner_of(identity: Identity | None) -> str:
-    """Return the owner of the jobs of a caller; empty for an anonymous one."""
+    """Return the owner of a caller's jobs: the id of its identity, or an empty string for an anonymous caller."""
     return "" if identity is None else identity.id
 
 

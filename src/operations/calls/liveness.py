@@ -20,10 +20,12 @@ _ALIVE_WITHIN = 1.5
 class LivenessMonitor:
     """Fails calls whose worker sends no heartbeats.
 
-    A worker accepts a call within a fraction of a second. A call that no worker accepts for three heartbeats counts as
-    lost, a query already after half of its time, unless live workers report a backlog: then it may still wait at the
-    bus. The monitor listens to heartbeats
-    only while calls are pending, so that idle peers do not receive the heartbeats of all workers.
+    A worker accepts a call within a fraction of a second. A call that no worker accepts counts as lost after three
+    heartbeat intervals; a call with `retry` counts as lost already after half of its time limit, if that is sooner.
+    While workers report a backlog for its namespace, a call does not count as lost: it may still wait at the bus.
+
+    The monitor listens to heartbeats only while calls are pending, so that idle peers do not receive the heartbeats of
+    all workers.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:

@@ -20,7 +20,9 @@ from operations.pubsub import DeliveryRefused, Record, Stores, TooManyRecords, T
 
 _RETRY_SECONDS = 0.05
 _LONGEST_RETRY = 1.0
+"""Delay before a request is sent again: the first delay, which doubles with each attempt, and the longest."""
 _MOST_TRIED = 16
+"""Largest number of workers to which a repeated request is sent directly, one after the other."""
 
 
 def undelivered(operation_id: str, reason: str) -> CallError:
@@ -210,9 +212,9 @@ class PendingCall(msgspec.Struct, eq=False):
             self.transport.send(endpoint.request_address(self.operation_id), self.message, self)
 
     def _send_to(self, peers: list[str]) -> None:
-        """Send to a live worker, to the next one if it does not serve the namespace, and finally to the group.
+        """Send to a live worker, to the next live worker if the first does not serve the namespace, then to the group.
 
-        A broker may continue to give a silent worker its share of the group's requests.
+        The group comes last, because a broker may still deliver some of the group's requests to a lost worker.
         """
         transport = self.transport
         if not peers:
@@ -248,7 +250,7 @@ class PendingCall(msgspec.Struct, eq=False):
 
 
 class DurableCall(PendingCall):
-    """A call whose request is stored; from then on only its response or its deadline ends it."""
+    """A call whose request the transport stores. Once it is stored, only its response or its deadline ends the call."""
 
     is_stored: ClassVar[bool] = True
     _stored: bool = False
@@ -298,7 +300,7 @@ class DurableCall(PendingCall):
 
 
 class JobSubmission(DurableCall):
-    """A request whose outcome is kept: for its caller it ends when it is stored."""
+    """The request of a job: for its caller, the call ends when the request is stored."""
 
     def __call__(self, reason: str) -> None:
         """Handle a request that was not stored; if the caller has too many jobs, fail immediately."""

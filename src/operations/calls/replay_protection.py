@@ -1,4 +1,8 @@
-"""Replay protection: a signed request is accepted once. Each worker stores recent ones; all workers share a record."""
+"""Replay protection: a signed request is accepted once.
+
+Each worker stores the signed requests that it received recently. All workers share a record of the mutations and stored
+requests among them.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,18 @@ from operations.pubsub import Delivery, Record, StoresKeys
 STORED_SECONDS = 86_400.0
 """Seconds for which a stored request may wait for a worker."""
 LONGEST_DEADLINE = 3_600.0
+"""Longest time to the deadline of a signed request, in seconds; a request with a later deadline is refused."""
 _FRESH_SECONDS = 60.0
+"""Largest age of a signed request without a deadline."""
 _SKEW_SECONDS = 300.0
+"""Allowed difference between the clocks of caller and worker, for a stored request."""
 
 
 class ReplayError(CallError):
-    """A signed request was received before. It gets no response: the response would go to the original caller."""
+    """The error for a signed request that was received before.
+
+    The request gets no response, which would go to the original caller.
+    """
 
 
 class SeenRequests:
@@ -55,7 +65,7 @@ def kept_until(event: CallRequested) -> float:
 def replay_problem(event: CallRequested, *, stored: bool) -> str:
     """Return why a request cannot be protected against replays, or an empty string.
 
-    Without these checks, a copy could run after the entry of the request is removed.
+    Without these checks, a copy of a request could run once the request is no longer stored.
     """
     payload, now = event.payload, time.time()
     if stored:

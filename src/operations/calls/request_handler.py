@@ -47,7 +47,7 @@ ShowError = Callable[[CallError, str], CallError]
 _ACCEPT_SECONDS = 0.1
 _MAX_ATTEMPTS = 8_192
 _SESSION = re.compile("[.-]")
-"""What ends the first part of a session's name, at the beginning of a request id behind a hub."""
+"""The characters that end the first part of a session's name, with which a request id behind a hub begins."""
 _MOST_IDENTITIES = 1_024
 
 
@@ -122,7 +122,7 @@ class RequestHandler:
         try:
             request = self._read(reply.event, reply.codec)
             if type(request.input) is msgspec.Raw:
-                # A MessagePack of a few megabytes may have millions of lists: refuse it before it is decoded.
+                # A few megabytes of MessagePack may contain millions of lists: check the caller before decoding them.
                 self._dispatcher.authorize(request)
                 request.input = self._read_large(request.input, request.grant.identity, reply.codec)
             if reply.event.payload.progress:
@@ -271,7 +271,7 @@ class Reply(msgspec.Struct, eq=False):
         """Check and complete a stored request before it is dispatched."""
 
     def track(self, request: Request | None = None) -> None:
-        """Register a call that did not end immediately: its caller can control it, and learns which worker has it."""
+        """Register a call that did not end immediately: its caller can control it, and is notified of its worker."""
         endpoint = self.handler.endpoint
         self.control_id = control_id(self.event.id) if endpoint.shares_control else self.event.id
         endpoint.running[self.control_id] = self
@@ -305,7 +305,7 @@ class Reply(msgspec.Struct, eq=False):
         else:
             try:
                 message = self._write_end() if envelope is None else self._write(envelope)
-            except BaseException as problem:  # noqa: BLE001  # a result that cannot be encoded is the caller's error
+            except BaseException as problem:  # noqa: BLE001  # for example, the result cannot be encoded
                 self._send_error(_unsendable(problem, self.event.to))
                 return
             self._send(message)
@@ -365,7 +365,7 @@ class StreamReply(Reply):
     _sequence: int = 0
 
     def track(self, request: Request | None = None) -> None:
-        """Also check for messages from the caller, if the transport does not report lost peers."""
+        """Register the call; if the transport does not report lost peers, also start the lease of the stream."""
         super().track(request)
         if not self.handler.transport.capabilities.tracks_peers:
             self.handler.endpoint.wheel.add(self, LEASE_SECONDS)
@@ -409,7 +409,7 @@ class StreamReply(Reply):
 
 
 class AcceptanceTimer:
-    """Sends `call.accepted` for calls that run longer than 0.1 s, so that their callers know the worker."""
+    """Sends `call.accepted` for calls that run longer than about 0.1 s, so that their callers know the worker."""
 
     def __init__(self) -> None:
         self.waiting: dict[Reply, None] = {}

@@ -75,10 +75,11 @@ class ReceivedRequest(msgspec.Struct, frozen=True):
 class SignedTransport(TransportWrapper):
     """A transport that signs requests, and verifies signatures for a CallHandler with `identify`.
 
-    A caller passes its `session`, or a function that returns the current one. A worker passes the `secret` and the
-    `tokens` that it accepts, and `identify=transport.identify` to its CallHandler. Its nested calls are signed for its
-    caller; those of an unsigned caller are not signed. A worker with its own `session` also calls as itself, with
-    `as_worker=True` outside any request. With `required`, unsigned requests are refused.
+    A caller passes its `session`, or a function that returns the current session. A worker passes the `secret` and the
+    `tokens` that it accepts, and `identify=transport.identify` to its CallHandler. A worker's nested calls are signed
+    for the caller of the request that they are nested in; if that request is not signed, they are not signed either. A
+    worker with its own `session` can also call as itself, with `as_worker=True` outside any request. With `required`,
+    unsigned requests are refused.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class SignedTransport(TransportWrapper):
 
     @property
     def capabilities(self) -> Capabilities:
-        """The capabilities of the inner transport, less the bytes of a signature; a reconnect may change them."""
+        """The capabilities of the inner transport, with space for signatures; a reconnect may change them."""
         inner = self.inner.capabilities
         if self._capabilities is None or self._capabilities[0] is not inner:
             limit = inner.max_payload
@@ -391,7 +392,7 @@ def stored_name(request_id: str) -> str:
 def replay_key(name: str, token: bytes) -> str:
     """Return the key of a signed request in the record that all workers share.
 
-    It covers the token, so that no other peer can add the request before it arrives.
+    The key depends on the token, so that no other peer can add the key before the request arrives.
     """
     return root_id(f"{name} {token!r}").hex()
 
@@ -404,7 +405,10 @@ def _is_signed_with(key: bytes, signed: SignedRequest, address: bytes) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _signed_address(address: str, bus: str) -> bytes:
-    """Return the bus and address that a signature covers: a request to one worker is signed for the address of all."""
+    """Return the bus and address that a signature covers.
+
+    A request to a single worker has the signature of a request to any worker of the operation.
+    """
     if address.startswith("direct."):
         address = f"work.{address.partition('/')[2]}"
     return f"{bus}\0{address}\0".encode()

@@ -87,7 +87,7 @@ class JobReply(StoredReply, kw_only=True):
         """Refuse a job whose owner is not the authenticated submitter; follow its progress."""
         job, identity = self.job, request.grant.identity
         if job.owner is not None or identity is not None:
-            # A submitter's claim proves nothing, and a submitter that signs may not know its own id.
+            # The owner that a submitter states proves nothing, and a submitter that signs may not know its own id.
             self.record.owner = owner_of(identity)
         if job.owner is not None and job.owner != self.record.owner:
             details = {"operationId": self.event.to, "reason": "NOT_THE_OWNER", "executed": "no"}
@@ -112,7 +112,7 @@ class JobReply(StoredReply, kw_only=True):
             self._note()
 
     def abort(self, reason: str) -> None:
-        """Cancel the job, as its owner asked."""
+        """Cancel the job: a caller that may use the job requested that."""
         Reply.abort(self, reason)
 
     def refuse(self, error: CallError) -> None:

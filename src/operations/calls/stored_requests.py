@@ -41,8 +41,8 @@ _MOST_KEPT = 4 << 20
 class RecentResponses:
     """The last responses to stored requests, which are sent again after a lost connection.
 
-    A worker may reconnect before a caller does; its responses are then lost. A caller that already has a response drops
-    the second one.
+    If a worker reconnects before a caller does, the responses that the worker sends meanwhile are lost. A caller that
+    already has a response drops the second one.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -181,16 +181,16 @@ class StoredRequests:
             event = codec.decode(message)
         except UNREADABLE as error:
             self._endpoint.note_unreadable(codec, message, error, arrival)
-            self._move_to_dead_letters(delivery, "it cannot be decoded")
+            self._move_to_dead_letters(delivery, "the message cannot be decoded")
             return
         if not isinstance(event, CallRequested) or event.stream or event.payload.request_id != event.id:
             self._endpoint.counters.malformed += 1
-            self._move_to_dead_letters(delivery, "it is not a request")
+            self._move_to_dead_letters(delivery, "the message is not a request")
         elif not self._endpoint.is_answerable(event.id, arrival):
-            self._move_to_dead_letters(delivery, "its id belongs to another caller")
+            self._move_to_dead_letters(delivery, "the id of the request belongs to another caller")
         elif arrival.address != queue_address(event.to):
             self._endpoint.refuse_address(event, codec)
-            self._move_to_dead_letters(delivery, "it was stored at the address of another namespace")
+            self._move_to_dead_letters(delivery, "the request was stored at the address of another namespace")
         elif event.id in self._held or event.id in self._finished:
             self._drop_duplicate(event, delivery)
         else:
@@ -200,7 +200,7 @@ class StoredRequests:
         self._endpoint.counters.duplicate += 1
         held = self._held.get(event.id)
         if held is not None and delivery.is_redelivered:
-            # The server delivered it again because it took too long: acknowledge the later delivery.
+            # The server delivered the request again because it runs for long: acknowledge the later delivery.
             held.replace(delivery)
         elif held is not None and event.payload.job is not None and len(held.copies) < _MOST_COPIES:
             held.copies.append(delivery)
@@ -258,7 +258,7 @@ class StoredRequests:
 
     def _dead_letter_signed(self, message: bytes, delivery: Delivery) -> None:
         """Dead-letter a request whose signature this worker cannot verify."""
-        reason = "it is signed, and the worker could not verify the signature"
+        reason = "the request is signed, and the worker could not verify the signature"
         signed, event = split(message), None
         with contextlib.suppress(*UNREADABLE):
             event = None if signed is None else codec_of(signed.request).decode(signed.request)
@@ -294,7 +294,7 @@ def job_of(event: CallRequested, delivery: Delivery) -> JobRequest | None:
 
 
 def first_record(event: CallRequested, job: JobRequest, delivery: Delivery) -> JobRecord:
-    """Return the first record of a job that this worker received."""
+    """Return the record of a job that this worker received, before it runs."""
     return JobRecord(
         operation_id=event.to,
         owner=job.owner,

@@ -22,8 +22,9 @@ from operations.failures import timed_out, unavailable
 
 WINDOW_ITEMS = 256
 WINDOW_BYTES = 1 << 20
+"""Items and bytes that a worker may send before the caller grants credit, and the largest credit that it can have."""
 LEASE_SECONDS = 30.0
-"""Seconds without a message of the caller after which a worker ends a stream."""
+"""A worker ends a stream after a period of this many seconds without a message of the caller."""
 
 
 class CallStream:

@@ -35,9 +35,9 @@ class CallHandler:
     """The worker's side of the call protocol: it announces, serves and drains the operations of a registry.
 
     At most `concurrency` calls run at a time and `queue` more wait; requests beyond that fail with `executed: "no"`.
-    The transport or `identify` authenticates the caller; an identity in a payload is ignored. A large input of a caller
-    without scopes and resources may have `max_values` values; None is no limit. Operations that are registered or
-    removed later are announced automatically.
+    The transport or `identify` authenticates the caller; an identity in a payload is ignored, except on a trusted
+    transport. A large input (over 64 KiB) of a caller without scopes and resources may have `max_values` values; None
+    is no limit. Operations that are registered or removed later are announced automatically.
     """
 
     def __init__(

@@ -132,7 +132,7 @@ class ASGILink:
             data = event.get("bytes")
             frame: bytes = event["text"].encode() if data is None else data
             if len(frame) > self.max_message + HEADROOM:
-                self.abort("a message is over the limit")
+                self.abort("a message exceeds the size limit")
                 return
             for message in messages_of(frame):
                 while len(message) > LARGE_MESSAGE and not self.large.enter():  # noqa: ASYNC110  # one try an iteration
@@ -142,7 +142,7 @@ class ASGILink:
                 if self._aborted.is_set():
                     return
                 if self.turn.is_over():
-                    # The server may return many frames without suspending.
+                    # `receive` may return many frames without suspending.
                     await asyncio.sleep(0)
         self.reason = self.reason or f"closed by the peer: {event.get('reason') or 'no reason given'}"
 

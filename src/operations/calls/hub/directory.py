@@ -1,4 +1,4 @@
-"""HubDirectory: the operations that workers have registered at a hub, and notices of changes for other sessions."""
+"""HubDirectory: the operations that workers have registered at a hub. It notifies other sessions of changes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from operations.wire import encode_json, read_extension
 
 _MOST_OPERATIONS = 10_000
 _MOST_BYTES = 8 << 20
-"""Largest number of operations that the workers of one session may register, and total size of their specs."""
+"""Largest number of operations that the workers of one session may register, and largest total size of the specs."""
 _EVERYTHING = ("*",)
 _OVERHEAD = 1024
 """Largest size of an announcement without its specs."""
@@ -117,7 +117,7 @@ class CallableOperation(msgspec.Struct, eq=False):
     pool: bool
     sessions: list[HubSession]
     waiting: list[Registration] = []
-    """Workers that announced the same operation and were rejected; they get it when it is free."""
+    """Workers that announced the same operation and were rejected; it is registered for them when it becomes free."""
 
 
 class HubDirectory:
@@ -207,7 +207,11 @@ class HubDirectory:
         *,
         is_gone: bool = False,
     ) -> None:
-        """Replace the operations of a worker; notify it, and the workers that get an operation it no longer has."""
+        """Replace the operations of a worker.
+
+        Notify the worker, and every waiting worker for which an operation is registered because this worker no longer
+        has it.
+        """
         before, registration.operations = registration.operations, operations
         held = before.keys() - registration.rejected.keys()
         registration.rejected = rejected
@@ -250,7 +254,10 @@ class HubDirectory:
     def _withdraw(
         self, registration: Registration, operation_id: str, changed: dict[Registration, None], *, is_held: bool
     ) -> None:
-        """Remove an operation of a worker; a waiting worker gets it and is added to `changed`."""
+        """Remove an operation of a worker.
+
+        If no session has the operation any more, register it for the waiting workers, and add them to `changed`.
+        """
         operation = self.operations[operation_id]
         if not is_held:
             operation.waiting.remove(registration)
@@ -394,7 +401,7 @@ class _ChangeNotices:
 
 
 def _split(specs: list[msgspec.Raw], limit: int | None) -> list[list[msgspec.Raw]]:
-    """Split specs into as few parts as possible, each small enough for a peer; too large a spec is left out."""
+    """Split specs into parts that each fit in a message of `limit` bytes; a spec that does not fit is left out."""
     if limit is None:
         return [specs]
     parts: list[list[msgspec.Raw]] = [[]]

@@ -1,4 +1,4 @@
-"""RouteObserver: the interface that a hub notifies of routed calls; functions that read the fields it needs."""
+"""RouteObserver: the interface that a hub notifies of routed calls. Functions read the fields that observers need."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class RouteObserver:
     def began(
         self, call: RoutedCall, identity: Identity | None, parent: str | None, header: EventHeader, codec: Codec
     ) -> None:
-        """Note a call that was sent to a worker; `parent` is the request that it is nested in, by the caller's id."""
+        """Note a call that was sent to a worker; `parent` is the id, at the caller, of the request it is nested in."""
 
     def item(self, call: RoutedCall) -> None:
         """Note an item of a stream."""
@@ -64,7 +64,7 @@ class RouteObserver:
 
 
 def read_trace(header: EventHeader, codec: Codec) -> str | None:
-    """Return the `traceparent` of a request; None if it has none or it cannot be decoded."""
+    """Return the `traceparent` of a request; None if it is missing, or if the request is too large or not decodable."""
     if memoryview(header.payload).nbytes > _MOST_TRACED:
         return None
     try:
@@ -77,7 +77,7 @@ def read_trace(header: EventHeader, codec: Codec) -> str | None:
 def parent_of(session: HubSession, header: EventHeader) -> str | None:
     """Return the id, at its caller, of the request that this request is nested in; None if it is unknown.
 
-    The grant of a request identifies that request. Only the hub's own process may name it without a grant.
+    A grant identifies the request that it was made for. Only the hub's own process may state a parent without a grant.
     """
     grant = None if header.grant is None else session.grants.held.get(header.grant)
     if grant is None:

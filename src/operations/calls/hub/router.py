@@ -51,7 +51,7 @@ CALLS_PER_CALLER = 4_096
 
 
 class Router:
-    """Routes events by their header; only the two sessions of a call can affect it.
+    """Routes events by their header; only the two sessions of a call can affect the call.
 
     `closing_seconds` is the time for which a worker may still make nested calls after its request was aborted.
     `calls_per_caller` is the largest number of calls of one caller at workers; the next ones are queued here, so that
@@ -87,7 +87,7 @@ class Router:
             session.queue = self._queues.setdefault(session.principal.identity.id, session.queue)
 
     def leave(self, session: HubSession, reason: str) -> None:
-        """Remove a session and its operations; its callers and workers get errors and aborts."""
+        """Remove a session and its operations. End its calls: their callers get errors, and their workers aborts."""
         if self.sessions.get(session.name) is not session:
             return
         del self.sessions[session.name]
@@ -274,9 +274,9 @@ class Router:
         if worker.link is not None and worker.link.is_slow:
             self._check_load(worker, session, header.to)
         caller_id, deadline, expires_at = header.id, header.deadline, session.principal.expires_at
-        # The worker's id of a request and the token of its grant are unguessable. The id is the same for the same
-        # request, so that workers recognise duplicates; each grant has its own token. One hash is cheaper than two
-        # random numbers. The id begins with the session, so that ids of different sessions differ.
+        # The id that the worker gets for the request and the token of its grant are unguessable. The id depends only on
+        # the session and the caller's id, so that workers recognise duplicates; each grant has its own token. One hash
+        # is cheaper than two random numbers. The id begins with the session, so that ids of different sessions differ.
         derived = blake2b(session.key + caller_id.encode(), digest_size=32).hexdigest()
         self._issued = number = self._issued + 1
         request_id, token = f"{session.name}-{derived[:32]}", f"{derived[32:]}{number:x}"
@@ -380,7 +380,10 @@ class Router:
         session.send(codec.encode(error_event(request_id, error, codec)))
 
     def _reject_unreadable(self, session: HubSession, codec: Codec, message: bytes, problem: Exception) -> None:
-        """Reject a request with an unreadable header before it times out; the id of a very large one is not read."""
+        """Respond with an error to a request with an unreadable header, so that its caller does not wait in vain.
+
+        A message above `_MOST_REJECTED` bytes is only counted: its id is not read.
+        """
         self.counters.malformed += 1
         if len(message) > _MOST_REJECTED:
             return
@@ -392,7 +395,7 @@ class Router:
             self._refuse(session, outline.id, unreadable(problem), codec)
 
     def _fail(self, call: RoutedCall, error: CallError) -> None:
-        """End a call with an error for its caller; its worker keeps the grant for a while, to clean up."""
+        """End a call with an error for its caller; its grant stays valid for a while, so that the worker can clean up."""
         if self._end(call, within=self._closing_seconds, code=str(error.code)):
             self._refuse(call.caller, call.caller_id, error, JSON)
 

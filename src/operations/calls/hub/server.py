@@ -36,6 +36,7 @@ _MOST_OWNERS = 100_000
 _MAX_UNSENT = 256 << 20
 """Largest number of unsent bytes of all peers together."""
 _UNSENT_SECONDS = 0.1
+"""Minimum interval between two checks of all unsent bytes."""
 _MOST_CONNECTIONS = 64
 """Largest number of connections of one token."""
 
@@ -167,9 +168,10 @@ class Hub:
         return self.admit_as(self._authenticator.authenticate(token), token)
 
     def admit_as(self, principal: Principal, token: str | None, *, anonymous: bool = False) -> HubConnection:
-        """Admit an authenticated connection, unless its token has too many; an anonymous peer calls without identity.
+        """Admit an authenticated connection, unless its token already has too many connections.
 
-        For an anonymous peer, `token` is what its limits are counted by.
+        An anonymous peer calls without an identity; for this peer, `token` is a string by which its connections are
+        counted, such as its address.
         """
         digest = blake2b((token or "").encode(errors="surrogatepass"), digest_size=16, key=self._digest_key).digest()
         account = self._accounts.get(digest) or TokenConnections(digest)
@@ -177,7 +179,7 @@ class Hub:
             reason = f"too many connections: a token may have {_MOST_CONNECTIONS}"
             raise CallError(ErrorCode.UNAVAILABLE, reason)
         name = f"s{next(self._numbers)}"
-        # Calls without identity take turns by the first part of the name.
+        # Workers queue calls without an identity by the first part of the session's name.
         session = HubSession(f"{digest.hex()}.{name}" if anonymous else name, principal, lambda message: None)
         if anonymous:
             session.caller = None
@@ -199,12 +201,15 @@ class Hub:
             link.abort(SLOW_READER)
 
     def enter(self, connection: HubConnection) -> None:
-        """Count a connection that was accepted."""
+        """Add an accepted connection to the connections of its token."""
         account = connection.account
         self._accounts[account.digest] = account
 
     def join(self, connection: HubConnection) -> bool:
-        """Add a session, in place of an older connection of the peer; return False if another peer owns the name."""
+        """Add a session, in place of an older connection of the same peer.
+
+        Return False if another identity owns the peer's name, or if the peer already has a newer connection.
+        """
         session = connection.session
         if not self._names.claim(session.peer, session.principal.identity.id):
             return False

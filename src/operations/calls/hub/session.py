@@ -30,7 +30,9 @@ _READING_SECONDS = 5.0
 _HEADER_BYTES = 512
 """Size that is counted for a queued request in addition to its payload and its claimed identity."""
 _INTERIM_PER_SECOND = 100
-"""Largest number of interim responses of one call that are forwarded within a second; our workers send 51."""
+"""Largest number of interim responses of one call that are forwarded within a second.
+
+Workers of this library send at most 51: one `call.accepted` and 50 `call.progress`."""
 _INTERIM_BYTES = 1 << 16
 """Largest payload of an interim response that is forwarded."""
 _MAX_UNSENT = 128 << 20
@@ -62,7 +64,7 @@ class HubSession:
         self.name = name
         self.principal = principal
         self.caller: Identity | None = principal.identity
-        """The identity of its own requests; None for an anonymous peer."""
+        """The identity of this peer's own requests; None for an anonymous peer."""
         self.trusted = trusted
         """Whether this peer may call with any identity."""
         self.peer = ""
@@ -87,7 +89,7 @@ class HubSession:
         self.queue = CallerQueue()
         """The queue of this peer's own calls; the connections of one identity share it."""
         self.nested_queue = CallerQueue()
-        """The queue of its nested calls, which must not wait for the calls that they are nested in."""
+        """The queue of this peer's nested calls, which must not wait for the calls that they are nested in."""
         self.queued: dict[str, CallerQueue] = {}
         """The queue of each waiting request of this peer, by the peer's own request ids."""
         self.encoded_identity: dict[str, msgspec.Raw] = {}
@@ -120,7 +122,7 @@ class HubSession:
 
 
 def convert(message: bytes, codec: Codec) -> bytes:
-    """Convert a message for a peer that supports only JSON; raise a CallError for one that would take long."""
+    """Convert a message for a peer that supports only JSON; raise a CallError if the conversion would take long."""
     is_short = message[:1] == b"{" or len(message) <= _MAX_CONVERTED_VALUES
     if not is_short and (len(message) > _MAX_CONVERTED or has_more_values(message, _MAX_CONVERTED_VALUES)):
         limits = f"{_MAX_CONVERTED >> 20} MiB with {_MAX_CONVERTED_VALUES:,} values"
@@ -178,7 +180,7 @@ class RoutedCall(msgspec.Struct, eq=False):
     """The epoch second in which the hub ends the call at the latest; None without a deadline."""
     has_ended: bool = False
     began: float = 0.0
-    """Time of `perf_counter` at which it was forwarded, if the hub has observers."""
+    """Time of `perf_counter` at which the call was forwarded, if the hub has observers."""
     interim: int = 0
     """Number of interim responses in the second that began at `interim_since`."""
     interim_since: float = 0.0
@@ -206,13 +208,13 @@ class ConnectionHost(Protocol):
         """The counters of the hub."""
 
     def enter(self, connection: HubConnection) -> None:
-        """Count a connection that was accepted."""
+        """Add an accepted connection to the connections of its token."""
 
     def limit_unsent(self) -> None:
         """Disconnect the peers with the most unsent bytes while the total is too large."""
 
     def join(self, connection: HubConnection) -> bool:
-        """Add a session whose handshake is complete; return False if another peer owns its name."""
+        """Add a session whose handshake is complete; return False if the peer's name is not available."""
 
     def leave(self, connection: HubConnection, reason: str) -> None:
         """Remove a session whose connection is closed."""

@@ -32,8 +32,9 @@ Token = str | Callable[[], str] | None
 class Spoke(ReconnectingTransport):
     """A client of a hub: `async with Spoke("ws://…", token=…) as spoke:`.
 
-    `token` may be a function, called for each connection, for tokens that expire. Entering waits for the first
-    connection. It raises if the hub refuses the token, and waits if the hub does not respond yet.
+    `token` may be a function, for tokens that expire: it is called for each connection. Entering the block waits for
+    the first connection. It raises an error if the hub refuses the token, and keeps trying while the hub does not
+    respond.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class Spoke(ReconnectingTransport):
         super().__init__(server="the hub", shortest_delay=shortest_delay, longest_delay=longest_delay)
         check_seconds(heartbeat=heartbeat)
         check_counts(max_payload=max_payload)
-        hosts_and_ports(url)  # raise for an invalid address now, as a spoke would retry it indefinitely
+        hosts_and_ports(url)  # raise for an invalid address now: connecting would be retried indefinitely
         self.url = url
         self.peer = os.urandom(16).hex()
         self.welcome: WelcomePayload | None = None
