@@ -59,7 +59,9 @@ class AuthSettings(Settings, frozen=True, kw_only=True):
 
     type: Annotated[Literal["bearer", "api_key", "basic", "oauth2"], Meta(description="Type of the credentials.")]
     token: Annotated[str | None, Meta(description="Bearer token or API key.")] = None
-    header_name: Annotated[str | None, Meta(description="Name of the header, query parameter or cookie.")] = None
+    header_name: Annotated[str | None, Meta(description="Header, query parameter or cookie for the credentials.")] = (
+        None
+    )
     location: Annotated[
         Literal["header", "query", "cookie"], Meta(description="Location of the API key; for OpenAPI sources.")
     ] = "header"

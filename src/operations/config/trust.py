@@ -57,7 +57,7 @@ def search_config(start: Path | None = None) -> FoundConfig:
     """Search `start` and its parent directories for a configuration.
 
     The search ends at a file of another user, and at a parent directory that belongs to another user or is writable by
-    all: a file that others put there must not decide what runs here.
+    all. A file that others put there must not decide what runs here.
     """
     directory = Path.cwd() if start is None else Path(start).absolute()
     for place in (directory, *directory.parents):

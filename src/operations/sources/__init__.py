@@ -1,1 +1,1 @@
-"""Sources: anything that yields Operations."""
+"""Sources of operations: Python modules, OpenAPI documents, MCP servers, and other packages' entry points."""

@@ -16,8 +16,8 @@ GROUP = "operations.sources"
 SourceFunction = Callable[..., Any]
 """Function that takes a source's options as keyword arguments and returns its operations.
 
-The result is an iterable or async iterable, an awaitable of one, or a sync or async context manager that yields one
-while the source is open.
+The result is an iterable or async iterable of operations, or an awaitable that returns one of these. It may also be a
+sync or async context manager that yields such an iterable while the source is open.
 """
 
 

@@ -23,9 +23,9 @@ _NAMES = {
 class Counters:
     """Counts since the start; `in_flight` is the current number of running and queued calls and streams.
 
-    Each transport has its counters. If several wrappers (such as a SignedTransport for each session) share one
-    connection, each wrapper has separate counters: a response is counted at the wrapper that made the call, and a
-    message without a call is counted at every wrapper.
+    Each transport has separate counters, also each of several wrappers that share one connection (such as a
+    SignedTransport for each session). A response is counted at the wrapper that made the call. A message without a call
+    is counted at every wrapper.
     """
 
     __slots__ = ("_in_flight", "_unsent", *_NAMES)

@@ -273,7 +273,7 @@ async def test_a_server_that_cannot_be_initialised_is_unavailable(mode: str, cap
     assert (error.code, error.details["executed"]) == (ErrorCode.UNAVAILABLE, "no")
     if mode == "dies":
         assert "bad: no configuration found" in caplog.messages
-        assert error.message.endswith("its stderr ends with: no configuration found")
+        assert error.message.endswith("the server's stderr ends with: no configuration found")
 
 
 async def test_a_missing_command_is_unavailable() -> None:

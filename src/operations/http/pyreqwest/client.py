@@ -55,9 +55,9 @@ class PyreqwestClient:
     Names of response headers are in lower case, and values of one name are grouped. pyreqwest cannot read values that
     are not ASCII: they become U+FFFD. `Content-Encoding` and `Content-Length` of a decoded body are removed.
 
-    pyreqwest cannot cancel a request that was sent. The connection of a request that is cancelled before its response
-    head arrives is therefore aborted separately: immediately, or, for a call over TLS, when the few other calls that
-    share its client have ended. On platforms where sockets cannot be aborted (`socket_abort`), the connection closes at
+    pyreqwest cannot cancel a request that was sent. If a request is cancelled before its response head arrives, its
+    connection is therefore aborted separately: immediately, or, for a call over TLS, when the few other calls that
+    share the client have ended. On platforms where sockets cannot be aborted (`socket_abort`), the connection closes at
     the request's timeout.
     """
 

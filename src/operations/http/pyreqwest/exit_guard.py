@@ -1,9 +1,9 @@
 """Exit guard: blocks pyreqwest's thread before the interpreter ends.
 
-That thread outlives the interpreter. Pending work in it (an upload that needs its next piece, a response that just
-arrived, a lost connection) calls into Python, and a call after the end aborts the process. The thread cannot be
-stopped, but it can be blocked: when a request ends, the thread reports it to the waiting event loop, and the guard's
-event loop never returns from that report.
+That thread outlives the interpreter. Pending work in the thread (an upload that needs its next piece, a response that
+just arrived, a lost connection) calls into Python. Such a call after the interpreter's end aborts the process. The
+thread cannot be stopped, but it can be blocked: when a request ends, the thread reports this to the event loop that
+waits for the request. The guard's event loop never returns from that report.
 """
 
 from __future__ import annotations

@@ -185,8 +185,7 @@ class MCPClient:
 def create_mcp_client(name: str, config: MCPClientConfig | Mapping[str, Any]) -> AwaitableContext[MCPClient]:
     """Connect to a server and list its tools; raise `CallError` if that fails.
 
-    Await it, or use it with `async with`, which closes the client. `config` may be a mapping in editors'
-    format.
+    Await it, or use it with `async with`, which closes the client. `config` may be a mapping in editors' format.
     """
     return AwaitableContext(_open_client(name, config))
 

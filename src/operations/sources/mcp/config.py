@@ -78,7 +78,8 @@ class MCPClientConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_message_bytes: int = 256 * MEBIBYTE
     """Largest message in either direction, after decompression; an event stream is limited event by event."""
     protocol: str = "auto"
-    """`auto` negotiates, `legacy` uses the initialize handshake, and a version such as `2026-07-28` is required.
+    """`auto` negotiates a version and falls back to the `initialize` handshake. `legacy` uses only the handshake. With
+    a version such as `2026-07-28`, the client requests that version, and does not fall back if the server rejects it.
     """
     elicitation: ServerRequestHandler | None = None
     sampling: ServerRequestHandler | None = None

@@ -26,7 +26,7 @@ from operations.sources.mcp.oauth import oauth_provider
 from operations.sources.mcp.protocol import RequestFailedError, RequestLostError, explain
 
 LOST = "operations/lost"
-"""Field of an error's data that marks our own errors."""
+"""Field of an error's data that marks the errors that this client generates."""
 NOTIFICATION_SECONDS = 5.0
 """Time limit of a notification: until it is answered, the SDK sends no other messages."""
 MAX_OTHER_BYTES = 1024 * 1024
@@ -132,8 +132,8 @@ class ErrorReportingClient(httpx2.AsyncClient):
         response.headers.pop("content-encoding", None)
 
     def _explain_status(self, request: httpx2.Request, response: httpx2.Response, body: bytes) -> httpx2.Response:
-        """Return a response that is a JSON-RPC error or a 404; replace any other, and that of an expired session, by an
-        error.
+        """Return the response unchanged if it is a JSON-RPC error or a 404; return a JSON-RPC error in place of any
+        other response, and of the response for an expired session.
         """
         status = response.status_code
         error = _rpc_error(body)

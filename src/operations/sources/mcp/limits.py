@@ -88,7 +88,7 @@ class _List:
 def without_deep_tools(message: bytes) -> bytes | None:
     """Return a too deeply nested `tools/list` response with the contents of each deep tool replaced by `TOO_DEEP`.
 
-    None for any other message.
+    Return None for any other message.
     """
     if len(message) > MAX_TOOL_LIST_BYTES or b'"tools"' not in message:
         return None

@@ -1,7 +1,7 @@
 """MCP servers of this library: each tool is imported as the operation it was made from, with the same results.
 
-`_meta` carries data without a field in the protocol: ids, types, whole envelopes, error codes. Ids are always below the
-namespace of the import.
+`_meta` carries data without a field in the protocol: ids, types, whole envelopes, error codes. The ids of imported
+operations always start with the namespace of this client.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A session with a server over the SDK: opening, negotiation, and requests with unparsed results.
 
 Results are returned as sent. The SDK's typed methods would reject a whole page of tools for one invalid tool, drop
-unknown fields, and raise if a result does not match its schema; here the result pipeline decides.
+unknown fields, and raise if a result does not match its schema. Here the result pipeline handles mismatches.
 """
 
 from __future__ import annotations

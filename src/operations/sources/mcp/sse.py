@@ -1,8 +1,8 @@
 """HTTP+SSE transport of protocol version 2024-11-05: the SDK's, for servers that have no streamable HTTP yet.
 
-In the SDK's transport, a POST that fails is only logged, and its request waits until its time limit. Here it ends the
-session, so that the request fails and the next call opens another session. A server that names no endpoint, or one at
-another origin, ends the connection at `connect_timeout`. An event has at most 1 MiB.
+In the SDK's transport, a POST that fails is only logged, and its request waits until its time limit. Here a failed POST
+ends the session, so that the request fails and the next call opens another session. If a server names no endpoint, or
+an endpoint at another origin, connecting fails after `connect_timeout`. An event has at most 1 MiB.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ async def stdio_transport(name: str, config: MCPClientConfig) -> AsyncIterator[S
                     await _stop(process, name)
                     await pump.drained()
                 if failure is not None and pump.last_stderr:
-                    failure.add_note(f"its stderr ends with: {' / '.join(pump.last_stderr)}")
+                    failure.add_note(f"the server's stderr ends with: {' / '.join(pump.last_stderr)}")
                 tasks.cancel_scope.cancel()
 
 

@@ -231,7 +231,11 @@ class ToolRunner:
 
 
 def tool_envelope(result: Mapping[str, Any], output_schema: Schema) -> ResponseEnvelope[Any]:
-    """Return the envelope of a `tools/call` result: its structured content, matching JSON text, or the blocks."""
+    """Return the envelope of a `tools/call` result.
+
+    Its data is the structured content, else the JSON in a single text block if it matches the output schema, else the
+    content blocks.
+    """
     content = [content_block(_as_block(block)) for block in _as_list(result.get("content"))]
     structured = result.get("structuredContent")
     extensions = result.get("_meta")

@@ -64,7 +64,7 @@ class Body(msgspec.Struct, frozen=True):
 
     @property
     def consumed(self) -> bool:
-        """Whether it was sent and cannot be sent again."""
+        """Whether the body was sent and cannot be sent again."""
         return any(not isinstance(part, bytes) and part.consumed for part in self.parts)
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
@@ -159,8 +159,8 @@ class BodyPlan(msgspec.Struct, frozen=True, kw_only=True):
         return further
 
     def _best_formats(self, value: Mapping[str, Any]) -> Sequence[Format]:
-        """Return the formats that share most properties with the value, preferably those whose required properties it
-        has.
+        """Return the formats that share most properties with the value, preferably those whose required properties are
+        all in the value.
         """
         flat = [kind for kind in self.formats if kind.members is not None]
         if len(flat) < 2:

@@ -26,7 +26,7 @@ class HTTPAuth(msgspec.Struct, frozen=True, kw_only=True):
     token: str | None = None
     """Bearer token or API key."""
     header_name: str | None = None
-    """Header (or, by `location`, query parameter or cookie) with the API key."""
+    """Name of the header (or, by `location`, of the query parameter or cookie) with the credentials."""
     location: Literal["header", "query", "cookie"] = "header"
     prefix: str | None = None
     """Prefix of the token: `Bearer` by default, none for an API key."""
@@ -143,8 +143,8 @@ class HTTPServiceConfig(msgspec.Struct, frozen=True, kw_only=True):
 class HTTPCallOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of one call: pass them as `metadata={"http": HTTPCallOptions(...)}` in the call's context.
 
-    Only an instance of this class counts, never a mapping from a message: a remote caller cannot set headers or write
-    files with it.
+    Only an instance of this class counts, never a mapping from a message. So a remote caller can neither set headers
+    nor write files.
     """
 
     headers: Mapping[str, str] = {}
@@ -157,7 +157,7 @@ class HTTPCallOptions(msgspec.Struct, frozen=True, kw_only=True):
     download_to: str | os.PathLike[str] | None = None
     """Path that the body is written to as it arrives; `data` is then the path and the size."""
     url: str | None = None
-    """URL to send the request to, for the next page of a list; must have the same origin."""
+    """URL to send the request to, for the next page of a list; its origin must be the API's."""
 
     def __post_init__(self) -> None:
         if self.auth is not None:

@@ -46,7 +46,7 @@ OpenAPIOperation = TypedDict(
 
 
 class OpenAPISpec(TypedDict, total=False):
-    """An OpenAPI document. A path's methods are `OpenAPIOperation`s; `from_openapi` takes it, or any mapping."""
+    """An OpenAPI document, for `from_openapi`, which also accepts any mapping. Each method is an `OpenAPIOperation`."""
 
     openapi: str
     swagger: str

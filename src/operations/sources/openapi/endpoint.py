@@ -121,7 +121,7 @@ class OpenAPIEndpoint:
         return self.operation.spec.id
 
     def notes(self) -> list[str]:
-        """Return the parts of its description that could not be used."""
+        """Return the parts of the operation's description that could not be used."""
         try:
             template = self._template
         except BrokenOperationError as error:

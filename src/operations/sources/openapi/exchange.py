@@ -1,4 +1,4 @@
-"""Exchange: sends a request, with redirects and retries if they are safe; credentials go to their origins only."""
+"""Exchange: sends a request, with redirects and retries if they are safe, and credentials only to their origins."""
 
 from __future__ import annotations
 
@@ -210,9 +210,10 @@ def _retry_after(value: str) -> float | None:
 
 
 class RedirectChain:
-    """The redirects of one request. Within its origin and the credential origins it keeps headers and credentials.
+    """The redirects of one request.
 
-    At any other origin all possible secrets are removed, and are not restored when a redirect leads back.
+    A redirect to the request's origin or to a credential origin keeps headers and credentials. A redirect to any other
+    origin removes all possible secrets; a later redirect back does not restore them.
     """
 
     __slots__ = ("_body", "_home", "_is_intact", "_key", "_origins")

@@ -149,7 +149,7 @@ class _Properties(msgspec.Struct):
     read_only: frozenset[str] = frozenset()
     """Properties that the server alone sets."""
     is_open: bool = True
-    """Whether it may have other properties as well."""
+    """Whether the object may have other properties as well."""
 
 
 def plan_body(

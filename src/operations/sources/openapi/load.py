@@ -177,9 +177,10 @@ def from_openapi_url(
 
     Await it, or use it with `async with`, which closes the connections.
 
-    The document is requested without credentials. If that is refused, it is requested again with them and the
-    configured headers. So is the document of another served registry, because it contains only what its reader may
-    call. Both happen only if the origin receives the credentials anyway.
+    The first request for the document has no credentials. A second request, with the credentials and the configured
+    headers, follows if the first one fails with 401. It also follows if the document is that of another served
+    registry, because such a document contains only the operations that its reader may call. The second request is sent
+    only if calls to the URL's origin would have the credentials as well.
     """
     return AwaitableContext(_open_url(url, config, loader, own))
 

@@ -177,7 +177,7 @@ class OwnEndpoint:
     async def _follow(
         self, prepared: PreparedRequest, options: HTTPCallOptions, context: OperationContext, parser: SSEParser
     ) -> AsyncIterator[Any]:
-        """Yield the envelopes of one response; raise the error in its last event, or _LostError if that is missing."""
+        """Yield the envelopes of one response; raise the error in its last event, or _LostError if it has none."""
         service = self._service
         resume = [("Last-Event-ID", parser.last_event_id)] if parser.last_event_id else ()
         sent, _, _ = await service.send(
@@ -311,7 +311,7 @@ async def _events(response: HTTPResponse, parser: SSEParser) -> AsyncIterator[Se
 
 
 def _is_normalised(envelope: ResponseEnvelope[Any]) -> bool:
-    """Return False: the output schema was applied by the serving registry."""
+    """Return False: the serving registry has already applied the output schema."""
     return False
 
 

@@ -20,10 +20,11 @@ _REL_NEXT = re.compile(r';\s*rel\s*=\s*(?:"[^"]*\bnext\b[^"]*"|next\b)', re.IGNO
 
 
 class Pagination(msgspec.Struct, frozen=True, kw_only=True):
-    """How to get an operation's next page.
+    """How to find an operation's next page, by `kind`.
 
-    `link`: from the `Link` header. `cursor`: the next value of a parameter is at the JSON pointer `cursor` in the data,
-    or in the header `cursor`. `page`: a parameter counts pages (or, with `step`, items) until a page is empty.
+    `link`: the URL of the next page is in the `Link` header. `cursor`: the next value of `parameter` is in the data or
+    in a header; the field `cursor` is its JSON pointer, or the name of the header. `page`: `parameter` counts pages
+    (or, with `step`, items) until a page is empty.
     """
 
     kind: Literal["link", "cursor", "page"] = "link"

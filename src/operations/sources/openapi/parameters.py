@@ -53,7 +53,9 @@ class Parameter(msgspec.Struct, frozen=True):
     style: str | None = None
     """The style; None, or one that the location does not support, means the location's default."""
     explode: bool | None = None
-    """Whether to explode; None means the style's default: true for `form` and `cookie`."""
+    """Whether each item or property is written separately; None means the style's default: true for `form` and
+    `cookie`.
+    """
     allow_reserved: bool = False
     """Whether reserved characters and percent-encoded triples stay unencoded; for queries only."""
     media_type: str | None = None
@@ -67,8 +69,9 @@ class Parameter(msgspec.Struct, frozen=True):
 class PathTemplate:
     """A parsed path key: encoded literals with parameters between them.
 
-    A key may have a query (`/search?kind={kind}`), which is filled, too. A `#…` is never sent and is dropped, as are
-    the query expressions of URI templates (`{?page,size}`), whose parameters are described as query parameters.
+    A key may have a query (`/search?kind={kind}`), which is filled, too. A fragment (`#…`) is never sent and is
+    dropped. Query expressions of URI templates (`{?page,size}`) are dropped as well, because their parameters are
+    described as query parameters.
     """
 
     __slots__ = ("_path", "_query")

@@ -86,7 +86,7 @@ class RequestBuilder:
             self._base, self._base_query = _split_query(base)
         self._is_trusted = base is None or base in origins
         self.accept = ", ".join(kind for kind in template.accepts if not is_stream(kind)) or "*/*"
-        # Configured headers may be secrets: they are not sent to an operation's own server or an untrusted API.
+        # Configured headers may be secrets: they are not sent to a server of a single operation or an untrusted API.
         own = list((config.headers if self._is_trusted else harmless_headers(config.headers)).items())
         if len(own) < len(config.headers) and base is not None and is_same_origin(base, home):
             raise untrusted_server_error(template, base)
@@ -117,7 +117,7 @@ class RequestBuilder:
             cookies = cookie_header(self._parameters["cookie"], self._values(input, "cookie"))
         plan = self.template.plan.body
         body = None if plan is None else plan.body(input, options.content_type, self._config.content_types)
-        # Swagger 2.0 may have a parameter for it, which names the type more exactly.
+        # A Swagger 2.0 document may declare a `Content-Type` parameter, which names the type more exactly.
         if body is not None and body.content_type is not None and not _has_content_type(given):
             headers = override_headers(headers, [("Content-Type", body.content_type)])
         own: frozenset[str] = frozenset()

@@ -68,7 +68,7 @@ class Template(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def streams(self) -> bool:
-        """Whether it may respond with an event stream."""
+        """Whether the operation may respond with an event stream."""
         return any(is_stream(kind) for kind in self.accepts)
 
 

@@ -1,7 +1,7 @@
 """Uploads: values that are sent as files, streamed in chunks.
 
 A file is a bytes-like object, a path object, an open binary file, an async iterator of bytes, or one of these with a
-name and type. A string is never a path, so that no JSON input can make us read a file.
+name and type. A string is never a path, so that no JSON input can make this process read a file.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class OpenFile:
             self.consumed = True
         else:
             await asyncio.to_thread(self._file.seek, self._start)
-        async for chunk in _read(self._file, self.name or "that was given", self.size):
+        async for chunk in _read(self._file, self.name or "(open file)", self.size):
             yield chunk
 
 
@@ -117,7 +117,7 @@ class BytesContent:
     __slots__ = ("_data", "consumed", "size")
 
     def __init__(self, data: bytes | bytearray | memoryview) -> None:
-        # Keep no view of ours: the caller may close the underlying buffer when the call ends.
+        # Keep no memoryview: the caller may close the underlying buffer when the call ends.
         with memoryview(data) as view:
             self.size: int | None = view.nbytes
             self._data = data if view.c_contiguous else view.tobytes()

@@ -1,6 +1,6 @@
 """scan_operations: find modules, import them and collect their operations in a manifest.
 
-`Scanner` repeats it for changed modules.
+`Scanner` repeats the scan for changed modules.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class OperationManifest(msgspec.Struct, frozen=True, kw_only=True):
 
     operations: Sequence[Operation[Any]] = ()
     specs: Sequence[OperationSpec] = ()
-    """Specs without handlers, which are registered separately."""
+    """Specs without handlers; a program registers their handlers separately."""
     skipped: Sequence[Skipped] = ()
     origins: Mapping[str, str] = {}
     """The file of each operation and spec, by id."""
@@ -114,7 +114,7 @@ class Scanner:
         return self._assemble()
 
     def rescan(self) -> ManifestChange | None:
-        """Import changed modules and their importers again; None if nothing changed.
+        """Import changed modules and their importers again; return the change, or None if nothing changed.
 
         A module that can no longer be imported keeps its operations.
         """
@@ -177,7 +177,7 @@ class Scanner:
 
 
 def _collect(module: ModuleType) -> ModuleDefinitions:
-    """Return the operations and specs that a module defines, and imported ones that are in its `__all__`.
+    """Return the specs in a module, the operations that it defines, and imported operations in its `__all__`.
 
     Reads `vars()` and `type()` only: a module's `__getattr__` or a lazy object's `__class__` may raise.
     """
