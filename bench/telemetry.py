@@ -55,7 +55,7 @@ async def rendering(operations: int = 1_223) -> tuple[float, float]:
 
 
 def sdk_span(provider: Any) -> Callable[[], Awaitable[object]]:
-    """Return a function that makes the span of a local call with the SDK alone: two attributes, current for a while."""
+    """Return a function that makes the span of a local call with the SDK alone: two attributes, briefly current."""
     from opentelemetry import trace
 
     tracer = provider.get_tracer("bare")

@@ -11,8 +11,8 @@ Method
 - The call is warm: it was made several times before, so that compiled schemas, caches and connections exist. `ops call`
   runs in a new process whose catalogue an earlier process has cached.
 - `files` is the number of distinct files entered. `calls` is the number of functions entered; a coroutine or generator
-  that resumes is not entered again. `switches` is how often a function is in another file than the one before it.
-- Each walk is traced several times and the run with the fewest calls is kept: a heartbeat may fall into another one.
+  that resumes is not entered again. `switches` is the number of functions in another file than the function before.
+- Each walk is traced several times and the run with the fewest calls is kept: other runs may include a heartbeat.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A tour in ten seconds: four local operations, called, their envelopes printed in colour.
+"""A tour in ten seconds: it calls four local operations and prints their envelopes in colour.
 
 Run it with `python examples/first_steps.py` once the package is installed.
 """
@@ -78,7 +78,7 @@ async def main() -> None:
     heading("A mutation that calls another operation through context.env")
     show(await registry.execute("shop.buy", {"item": "tea", "count": 2}))
 
-    heading("The same by its function: data is an Order again")
+    heading("The same operation, called by its function: data is an Order")
     order = (await registry.execute(buy, {"item": "honey"})).data
     say(f"  {order!r}")
 
@@ -93,7 +93,7 @@ async def main() -> None:
     await fail(registry, "shop.buy", {"item": "honey", "count": 99})
 
     heading("Next")
-    say("  README.md             the first operation of your own, in a few lines")
+    say("  README.md             your own first operation, in a few lines")
     say("  docs/guide/           one page for each capability")
     say("  examples/             this tour's source: examples/first_steps.py")
 

@@ -5,7 +5,7 @@ const [url, folder, which = "docs"] = process.argv.slice(2);
 const DOCS = ["operation", "error", "trace"];
 
 async function walk(theme, size, suffix) {
-  const browser = await launch(); // one for each walk: it ends with its first context
+  const browser = await launch(); // one browser for each walk, because a browser ends with its first context
   const context = await browser.newContext({ viewport: size, colorScheme: theme, locale: "en-GB", deviceScaleFactor: which === "all" ? 2 : 1 });
   const page = await context.newPage();
   const field = (pointer) => page.locator(`[id="field:${pointer}"]`);

@@ -96,7 +96,7 @@ def measure_building() -> Row:
     kept = [_sharing(outputs)]  # freeing thousands of native validators would be measured with the next work
     valid = [schema.cast({}, "total") for schema in kept[0]]
     bad = [None] * len(outputs)
-    # An invalid value compiles more than a valid one: also what lists problems.
+    # An invalid value compiles more than a valid value: also the code that lists problems.
     works: dict[str, tuple[Callable[[Schema, Any], object], list[Any]]] = {
         "check": (Schema.check, valid),
         "normalise": (Schema.normalise, valid),

@@ -21,7 +21,7 @@ class Missing(Exception):  # noqa: N818 - not an error: the row says so
 
 
 def fastjsonschema(schema: dict[str, Any]) -> Verb:
-    """Return fastjsonschema's generated validator, without format checks like all peers."""
+    """Return fastjsonschema's generated validator. Like all peers, it checks no formats."""
     try:
         import fastjsonschema as peer
     except ImportError as error:

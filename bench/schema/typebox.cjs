@@ -5,7 +5,7 @@ const modules = path.join(__dirname, "..", "node_modules", "@sinclair", "typebox
 const { Type } = require(modules);
 const { Value } = require(path.join(modules, "build", "cjs", "value", "index.js"));
 
-// The same schema in TypeBox's own words.
+// Build a JSON Schema with TypeBox's constructors.
 function build(schema, root, self) {
   if (schema.$ref === "#") return self;
   if (schema.$ref) return build(root.$defs[schema.$ref.split("/").pop()], root, self);
@@ -29,7 +29,7 @@ function build(schema, root, self) {
   return Type.Object(members);
 }
 
-// CPU time, as on the other side; its clock is coarse, so that one sample is at least ten milliseconds.
+// CPU time, as in the Python part of the benchmark. The clock is coarse, so one sample takes at least ten milliseconds.
 function cpu(run, times) {
   const start = process.cpuUsage();
   for (let index = 0; index < times; index++) run();

@@ -29,7 +29,7 @@ SECONDS = float(os.environ.get("OPERATIONS_SOAK_SECONDS", "900"))
 TRANSPORTS = os.environ.get("OPERATIONS_SOAK_TRANSPORTS", "redis,nats,websocket").split(",")
 RATES = dict(pair.split("=") for pair in os.environ.get("OPERATIONS_SOAK_RATES", "").split(",") if pair)
 WHOLE = 900.0
-"""The guide shows runs of at least this length."""
+"""Seconds. The chart in the guide is drawn only from runs of at least this length."""
 EVERY = max(0.5, min(5.0, SECONDS / 60))
 PICTURE = Path(__file__).parent.parent.parent / "docs" / "guide" / "soak.svg"
 Look = Callable[[], dict[str, float]]
@@ -184,7 +184,7 @@ def report(name: str, result: dict[str, Any]) -> list[str]:
     if failed:
         wrong.append(f"{name}: {failed}")
     if result["left"]:
-        wrong.append(f"{name}: {result['left']} calls are left")
+        wrong.append(f"{name}: {result['left']} calls are still in flight")
     print(f"{name}: {result['kept']:.2f} of the rate was kept; {tally}; {result['counters']}", flush=True)
     shown = ", ".join(f"{rate:,.0f} {process}" for process, rate in result["calls per core"].items())
     print(f"  calls per second of one core: {shown}", flush=True)

@@ -1,7 +1,7 @@
 """A server with everything that the console shows: `python -m examples.console`, then open the address it prints.
 
-Local operations with nested calls, streams, failures, jobs and a slow one; two workers at a hub; and, with
-`--document github-api.json`, the operations of GitHub's API with a stand-in for GitHub behind them.
+It has local operations with nested calls, streams, failures and jobs, and a slow one. Two workers at a hub have more.
+`--document github-api.json` adds the operations of GitHub's API, which call a small server in place of GitHub.
 """
 
 from __future__ import annotations
@@ -77,6 +77,6 @@ async def main(arguments: argparse.Namespace) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--address", default="127.0.0.1:8000", help="host:port; port 0 for any free one")
-    parser.add_argument("--open", action="store_true", help="ask for no token")
+    parser.add_argument("--open", action="store_true", help="require no token")
     parser.add_argument("--document", type=Path, help="GitHub's OpenAPI document")
     asyncio.run(main(parser.parse_args()))

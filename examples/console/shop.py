@@ -104,14 +104,14 @@ async def picture() -> bytes:
 
 @operation(id="shop.slow", type="query")
 async def slow(seconds: Annotated[float, msgspec.Meta(ge=0, le=50)] = 5.0) -> str:
-    """Wait, so that there is something to cancel."""
+    """Wait, so that the call can be cancelled."""
     await asyncio.sleep(seconds)
     return f"waited {seconds:g} s"
 
 
 @operation(id="shop.fail", type="query")
 async def fail(how: Literal["domain", "exception", "unavailable"] = "domain") -> None:
-    """Fail."""
+    """Fail in the chosen way."""
     if how == "exception":
         raise RuntimeError("a text that nobody outside reads")
     if how == "unavailable":
@@ -171,7 +171,7 @@ async def markup(
     text: Annotated[str, msgspec.Meta(title=_MARKUP, description=_MARKUP, examples=[_MARKUP])] = _MARKUP,
     fails: bool = False,
 ) -> dict[str, Any]:
-    """Return what would be harmful as HTML."""
+    """Return text that would be harmful if the page used it as HTML."""
     if fails:
         raise CallError(f"<b>{_MARKUP}</b>", _MARKUP, {_MARKUP: _MARKUP})
     return {_MARKUP: _MARKUP, "svg": f"<svg onload=alert(1)>{_MARKUP}</svg>", "url": "javascript:alert(1)", "is": text}
@@ -223,7 +223,7 @@ async def prices(context: OperationContext, count: Annotated[int, msgspec.Meta(g
 
 
 @operation(id="shop.advise", type="query")
-async def advise(context: OperationContext, city: Annotated[str, msgspec.Meta(description="where one will be")]) -> str:
+async def advise(context: OperationContext, city: Annotated[str, msgspec.Meta(description="where you will be")]) -> str:
     """Recommend what to buy for tomorrow, by the weather worker and the text worker."""
     weather = (await context.env.weather.forecast(city=city)).data
     return str((await context.env.text.headline(text=f"{weather['days'][0]['sky']} in {city}")).data)

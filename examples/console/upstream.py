@@ -10,7 +10,7 @@ from typing import Any
 
 
 def _issue(path: str, sent: dict[str, Any]) -> dict[str, Any]:
-    """Return an issue; one number is a string, and two members are not declared."""
+    """Return an issue that differs from its schema: a number is a string, and two properties are not declared."""
     url = f"https://api.example.com{path}/1347"
     named = [each if isinstance(each, dict) else {"name": each} for each in sent.get("labels", [])]
     return {
@@ -80,7 +80,7 @@ async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 @asynccontextmanager
 async def running() -> AsyncIterator[str]:
-    """Serve the API; yields its address."""
+    """Serve the API within the block; yield its URL."""
     server = await asyncio.start_server(_serve, "127.0.0.1", 0)
     async with server:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"

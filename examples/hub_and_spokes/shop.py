@@ -1,8 +1,8 @@
 """One program, in one process or in four: `python shop.py`, `python shop.py --split`, `python shop.py --bus URL`.
 
-The shop's three namespaces are served by three workers. In one process they share a bus in memory; split, each is a
-spoke in a separate process, and a hub is between them; on a bus, each is a process on any machine that reaches the
-Redis or NATS server (`redis://127.0.0.1`, `nats://127.0.0.1`). The program that uses them does not know which.
+Three workers serve the shop's three namespaces. In one process, they share a bus in memory. With `--split`, each worker
+is a spoke in a separate process, connected to a hub. With `--bus`, each worker is a process on any machine that reaches
+the Redis or NATS server (`redis://127.0.0.1`, `nats://127.0.0.1`). The program that calls the operations is the same.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ PRICES = {"tea": 4.5, "honey": 9.0}
 
 @operation(id="stock.left", type="query")
 async def left(item: str) -> int:
-    """Return how many are left."""
+    """Return how many of an item are left."""
     return STOCK.get(item, 0)
 
 
 @operation(id="stock.take", access_control=AccessControl(required_scopes=["buy"]))
 async def take(item: str, count: int) -> int:
-    """Take some out of stock."""
+    """Take items out of stock."""
     if STOCK.get(item, 0) < count:
         raise CallError("OUT_OF_STOCK", f"not enough {item}", {"left": STOCK.get(item, 0)})
     STOCK[item] -= count
@@ -135,11 +135,11 @@ async def run_worker(name: str, url: str) -> None:
 
 
 def main() -> None:
-    """Choose how to run."""
+    """Run the example as the options select."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--split", action="store_true", help="a hub and three spokes, in four processes")
     parser.add_argument("--bus", metavar="URL", help="three workers and the program at a Redis or NATS server")
-    parser.add_argument("--worker", nargs=2, metavar=("NAME", "URL"), help="what --split and --bus start")
+    parser.add_argument("--worker", nargs=2, metavar=("NAME", "URL"), help="run one worker; --split and --bus use this")
     options = parser.parse_args()
     if options.worker:
         asyncio.run(run_worker(*options.worker))

@@ -1,7 +1,6 @@
 """The tour of `make run`: the commands that a new user would type, run one after the other in this directory.
 
-The weather API and the server of the last step are started for the tour on free ports of the loopback, and stopped at
-its end.
+The tour starts the weather API and the server of the last step on free loopback ports, and stops them at its end.
 """
 
 from __future__ import annotations
@@ -117,12 +116,12 @@ def show_next() -> None:
     for command, about in (
         (f"source {os.path.relpath(sys.prefix)}/bin/activate && cd {here}", "puts `ops` on the path"),
         ("ops call shop.quote item=honey", "a call of your own"),
-        ("ops show weather.forecast", "what an operation takes and gives"),
+        ("ops show weather.forecast", "the input and output of an operation"),
         ("ops call demo.start_api", "the weather API, for ten minutes"),
         ("ops call weather.forecast city=Quito", "an endpoint, as above"),
         ("ops sub weather.watch city=Oslo", "a stream, until Ctrl-C"),
         ("ops serve", "then open http://127.0.0.1:8000/console/ or /docs; MCP: /mcp"),
-        ("ops --help", "all the rest"),
+        ("ops --help", "all commands"),
     ):
         print(f"  {paint('36', f'{command:<57}')} {about}")
     print("\nYour first own operation, in two minutes: README.md")

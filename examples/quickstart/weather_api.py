@@ -1,6 +1,6 @@
-"""An HTTP API with a stream of events, on the loopback: `python weather_api.py [--port 8765] [--idle 600]`.
+"""An HTTP API with a stream of events, on a loopback port: `python weather_api.py [--port 8765] [--idle 600]`.
 
-Its description is weather.json. It exits after some time without a request.
+Its OpenAPI document is weather.json. The server exits after `--idle` seconds without a request.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ SKIES = ("sunny", "cloudy", "rain")
 
 
 class Weather(BaseHTTPRequestHandler):
-    """Answers forecasts, and streams measurements."""
+    """Responds with forecasts, and streams measurements."""
 
     server: Server
     protocol_version = "HTTP/1.1"
 
-    def do_GET(self) -> None:  # the name that the base class looks for
+    def do_GET(self) -> None:  # the base class requires this name
         """Answer a GET."""
         self.server.asked = time.monotonic()
         address = urlsplit(self.path)

@@ -19,12 +19,12 @@ def start_api(minutes: float = 10.0) -> dict[str, str]:
     """Start the weather API in the background; it exits after some minutes without a request.
 
     Args:
-        minutes: time without a request after which it exits
+        minutes: time without a request after which the API exits
     """
     port = int(os.environ.get("QUICKSTART_PORT", "8765"))
     url = f"http://127.0.0.1:{port}"
     if answers(port):
-        return {"url": url, "state": "it runs already"}
+        return {"url": url, "state": "the API is already running"}
     subprocess.Popen(
         [sys.executable, str(API), "--port", str(port), "--idle", str(minutes * 60)],
         stdin=subprocess.DEVNULL,
@@ -34,7 +34,7 @@ def start_api(minutes: float = 10.0) -> dict[str, str]:
     )
     for _ in range(100):
         if answers(port):
-            return {"url": url, "state": f"it ends after {minutes:g} minutes without a request"}
+            return {"url": url, "state": f"the API exits after {minutes:g} minutes without a request"}
         time.sleep(0.05)
     raise CallError("NOT_STARTED", f"the API did not start on port {port}: set QUICKSTART_PORT to another port")
 

@@ -53,7 +53,7 @@ async def watch(item: str, times: int = 3, interval: float = 0.2) -> AsyncIterat
     Args:
         item: tea, honey or umbrella
         times: number of prices
-        interval: seconds between them
+        interval: seconds between two prices
     """
     for number in range(times):
         yield Quote(item, 1, round(PRICES.get(item, 0.0) * (1 + number / 10), 2))
