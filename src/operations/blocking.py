@@ -105,7 +105,8 @@ class BlockingRegistry:
         loop = self._loop
         if loop is None or threading.current_thread() is self._thread:
             work.close()
-            reason = "is closed: use it in a `with` block" if loop is None else "cannot be used by its own handlers"
+            closed, own = "is closed: use it in a `with` block", "cannot be used by its own handlers: use context.env"
+            reason = closed if loop is None else own
             raise CallError(ErrorCode.EXECUTION_ERROR, f"this BlockingRegistry {reason}")
         outcome = asyncio.run_coroutine_threadsafe(work, loop)
         try:

@@ -169,7 +169,7 @@ class OperationCatalogue:
         candidates = self._aliases.get(attribute_path(path), [])
         if len(candidates) > 1:
             message = (
-                f"ambiguous name {path}: it may be {', '.join(sorted(candidates))}; write env['namespace']['name']"
+                f"ambiguous name {path}: it matches {', '.join(sorted(candidates))}; write env['namespace']['name']"
             )
             raise CallError(ErrorCode.OPERATION_NOT_FOUND, message)
         return self.operations[candidates[0]] if candidates else None

@@ -336,7 +336,8 @@ def read_answer(result: Any) -> Answer:
             {"action": result.get("action"), "content": result.get("content") or {}}, Answer, strict=True
         )
     except (msgspec.ValidationError, AttributeError):
-        raise CallError(ErrorCode.VALIDATION_ERROR, "the answer to a question could not be read") from None
+        message = "invalid answer to a question: expected `action` (accept, decline or cancel), with `content`"
+        raise CallError(ErrorCode.VALIDATION_ERROR, message) from None
 
 
 def _cannot_ask(method: str) -> CallError:

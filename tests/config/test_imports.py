@@ -47,7 +47,7 @@ async def test_pythonpath_is_added_only_if_configured(tmp_path: Path, import_pat
     text = "[sources.a]\npython = './ops'\n"
     async with open_workspace(load_config(write(tmp_path, text))) as workspace:
         (skipped,) = workspace.reports[0].skipped
-        assert f'set pythonpath = ["."] in its source to import from {tmp_path}' in skipped.reason
+        assert f'set pythonpath = ["."] for this source to import from {tmp_path}' in skipped.reason
     assert sys.path == import_path
     async with open_workspace(load_config(write(tmp_path, f"{text}pythonpath = ['.']"))) as workspace:
         assert [spec.id for spec in workspace.registry.list()] == ["hello.greet"]

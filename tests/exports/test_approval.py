@@ -65,7 +65,7 @@ async def test_a_missing_person_and_a_failing_hook_are_refusals(caplog: pytest.L
         raise RuntimeError("secret")
 
     failed = await registry().tools(approval=Approval({"*": "ask"}, ask=fail)).call("git_read")
-    assert "approval could not be obtained" in failed.text
+    assert "the request for approval failed" in failed.text
     assert "secret" not in failed.text
 
 

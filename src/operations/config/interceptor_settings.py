@@ -52,8 +52,8 @@ class RetryCallsSettings(InterceptorSettings, frozen=True, kw_only=True):
     attempts: Annotated[AtLeastOne, Meta(description="Maximum number of attempts, the first included.")] = 3
     first_delay: Annotated[_NotNegative, Meta(description="Seconds before the second attempt.")] = 0.1
     longest_delay: Annotated[_NotNegative, Meta(description="Maximum delay in seconds.")] = 5.0
-    budget: Annotated[_NotNegative, Meta(description="Maximum ratio of repeated calls to first calls.")] = 0.2
-    reserve: Annotated[Count, Meta(description="Number of repeated calls that are allowed beyond the budget.")] = 10
+    budget: Annotated[_NotNegative, Meta(description="Repeats that each first call adds to the retry budget.")] = 0.2
+    reserve: Annotated[Count, Meta(description="Initial and maximum number of repeats in the retry budget.")] = 10
     statuses: Annotated[tuple[int, ...], Meta(description="HTTP statuses that are retried.")] = (429, 502, 503, 504)
     unexecuted_mutations: Annotated[
         bool, Meta(description="Call a mutation again if its error has `executed: no`.")

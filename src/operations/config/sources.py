@@ -135,7 +135,7 @@ def _with_advice(skip: Skipped, directory: Path) -> Skipped:
     missing = skip.reason.partition("cannot find module '")[2].partition("'")[0].partition(".")[0]
     if not missing or not ((directory / missing).is_dir() or (directory / f"{missing}.py").is_file()):
         return skip
-    return Skipped(skip.path, f'{skip.reason}; set pythonpath = ["."] in its source to import from {directory}')
+    return Skipped(skip.path, f'{skip.reason}; set pythonpath = ["."] for this source to import from {directory}')
 
 
 async def _open_entry_point(settings: EntryPointSettings, stack: AsyncExitStack) -> OpenedSource:

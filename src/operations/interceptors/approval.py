@@ -155,8 +155,8 @@ class Approval:
         except Exception:  # noqa: BLE001  # a hook that fails approves nothing
             if limit.expired():
                 raise _not_approved(request.spec.id, "it was not approved in time") from None
-            _log.exception("%s: the question for approval failed", request.spec.id)
-            raise _not_approved(request.spec.id, "approval could not be obtained") from None
+            _log.exception("%s: the request for approval failed", request.spec.id)
+            raise _not_approved(request.spec.id, "the request for approval failed") from None
 
 
 def needs_consent(interceptors: Iterable[Interceptor], spec: OperationSpec) -> bool:

@@ -22,8 +22,8 @@ class Retry:
     Transient errors are `UNAVAILABLE`, `TIMEOUT` and an HTTP status of `statuses`. Streams are not repeated. A mutation
     is never repeated, except with `unexecuted_mutations=True` if its error states that it was not executed.
 
-    The budget limits the number of repeats to `budget` times the number of first calls, plus `reserve`, so that an
-    outage does not multiply the load.
+    The retry budget starts with `reserve` repeats. Each first call adds `budget` repeats, up to `reserve` in all, and
+    each repeat uses one. So an outage does not multiply the load.
     """
 
     def __init__(

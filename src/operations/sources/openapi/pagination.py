@@ -62,7 +62,7 @@ async def iterate_pages(
             return
         page_key = repr(following)
         if page_key in seen:
-            raise CallError(ErrorCode.EXECUTION_ERROR, f"repeated page: {page_key}")
+            raise CallError(ErrorCode.EXECUTION_ERROR, f"endless list: the next page {page_key} was already read")
         seen.add(page_key)
         if pagination.kind == "link":
             call = _context_for(call, envelope, str(following))

@@ -199,7 +199,7 @@ class HTTPService:
             events = parser.feed(chunk)
             if parser.skipped and not warned:
                 warned = True
-                _log.warning("skipped a malformed field of an event stream; later ones of this stream are not logged")
+                _log.warning("skipped a malformed field of an event stream; further ones in this stream are not logged")
             for event in events:
                 yield _event_envelope(event, meta)
         parser.close()
@@ -216,7 +216,7 @@ class HTTPService:
             error = untrusted_server_error(template, prepared.url)
             if is_same_origin(prepared.url, self.base_url):
                 raise error
-            _log.warning("%s; the request is sent without them", error.message)
+            _log.warning("%s; the request is sent without credentials", error.message)
             return NO_CREDENTIALS
         timeout = self.config.timeout if options.timeout is None else options.timeout
         if context.deadline is not None:
