@@ -1,8 +1,8 @@
 """Calls over a broker against other libraries: the same comparison for every broker, in separate processes.
 
-The benchmark measures rates at several concurrencies, two workers against one, and the growth of the CPU time of a call
-(caller, workers and broker together) with the number of workers and operations. For the growth, all workers run in one
-process, each with separate connections and heartbeats.
+The benchmark measures rates at several concurrencies, and two workers against one. It also measures how the CPU time of
+a call (caller, workers and broker together) grows with the number of workers and operations. For the growth, all
+workers run in one process, each with separate connections and heartbeats.
 """
 
 from __future__ import annotations

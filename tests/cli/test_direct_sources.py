@@ -264,7 +264,7 @@ def test_a_file_is_a_whole_body_with_its_type(pets: Project) -> None:
 def test_missing_credentials_are_distinguished_from_refused_ones(pets: Project) -> None:
     missing = pets.run("call", "pets.me")
     assert missing.code == 5
-    assert "hint: source pets has no credentials for it (token): set its auth" in missing.err
+    assert "hint: source pets has no credentials for this operation (token): set its auth" in missing.err
     assert 'for example auth = { type = "bearer", token = "${PETS_TOKEN}" }\n' in missing.err
     doctor = pets.run("doctor")
     assert doctor.code == 0

@@ -120,7 +120,7 @@ def test_debug_shows_the_traceback(project: Project) -> None:
     assert "Traceback" in project.run("call", "shop.crash", "--debug").err
     done = project.run("call", "shop.crash")
     assert "Traceback" not in done.err
-    assert "hint: run it again with --debug to see the traceback" in done.err
+    assert "hint: run the command again with --debug to see the traceback" in done.err
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def missing_credentials(source: Source, needed: Sequence[Sequence[str]], opened:
     if settings.auth is not None or settings.headers or any(set(each) <= set(settings.security) for each in needed):
         return ""
     named = f" ({', or '.join(' and '.join(each) for each in needed if each)})" if any(needed) else ""
-    problem = f"source {source.name} has no credentials for it{named}"
+    problem = f"source {source.name} has no credentials for this operation{named}"
     types = {} if opened is None else credential_types(opened.operations)
     usable = [each for each in needed if each and all(types.get(name) for name in each)]
     if usable and len(types) == 1:
@@ -37,7 +37,7 @@ def missing_credentials(source: Source, needed: Sequence[Sequence[str]], opened:
 
 
 def _example(kind: str, name: str) -> dict[str, str]:
-    """Return the settings of one credential as in a configuration, with variables named after it."""
+    """Return the settings of one credential as a configuration has them, with variables named after `name`."""
     prefix = re.sub(r"\W", "_", name).upper()
     fields = _FIELDS.get(kind, ("token",))
     return {"type": kind, **{field: f"${{{prefix}_{field.upper()}}}" for field in fields}}

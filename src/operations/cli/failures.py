@@ -130,7 +130,7 @@ def explain(error: BaseException) -> FailureReport:
         hint = f"relative paths start at {os.getcwd()}" if isinstance(error, FileNotFoundError) and file else ""
         return FailureReport("SYSTEM_ERROR", f"{file}{error.strerror or error}", USAGE, hint)
     message = f"unexpected {type(error).__name__}: {error}"
-    return FailureReport("UNEXPECTED_ERROR", message, OPERATION, "run it again with --debug and report the output")
+    return FailureReport("UNEXPECTED_ERROR", message, OPERATION, "run the command again with --debug and report the output")
 
 
 def describe(error: CallError) -> str:
@@ -161,7 +161,7 @@ def hint_for(error: CallError) -> str:
         operation_id = error.message.partition("\n")[0].removeprefix("invalid input for ")
         return f"run 'ops show {operation_id}' to see its input"
     if error.code == ErrorCode.EXECUTION_ERROR and error.__cause__ is not None:
-        return "run it again with --debug to see the traceback"
+        return "run the command again with --debug to see the traceback"
     if error.code == ErrorCode.OPERATION_NOT_FOUND and "did you mean" in error.message:
         return ""
     return _HINTS.get(error.code, "")

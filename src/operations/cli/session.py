@@ -328,7 +328,7 @@ def _failed(workspace: Workspace, only: Collection[str]) -> bool:
 def _sources_of(requested: str, catalogue: Catalogue | None, config: Config) -> list[str] | None:
     """Return the source of an operation, by the cache or its namespace; None if it may be any source.
 
-    Uncached and changed sources before it in the file are returned too: the first source with an id gets it.
+    Uncached and changed sources before it in the file are returned too: an id belongs to the first source that has it.
     """
     known = None if catalogue is None else catalogue.source_of(requested)
     if known is None:

@@ -167,7 +167,7 @@ class Supervisor:
                     self._report("reloaded", "reloaded")
 
     async def _replace(self, number: int) -> bool:
-        """Replace one process; return False if the new one is not ready and the old one stays."""
+        """Replace one process; return False if the new process does not become ready, so that the old one stays."""
         old, new = self._children[number], Child(number, self._words(number), self._folder)
         try:
             is_ready = await new.start(replaces=True)
@@ -176,7 +176,8 @@ class Supervisor:
             raise
         if not is_ready:
             new.kill()
-            self._report("reload failed", f"process {number}: the new one is not ready; the old one continues")
+            text = f"process {number}: the new process is not ready; the old process continues"
+            self._report("reload failed", text)
             return False
         self._children[number] = new
         await old.stop(self._grace)

@@ -1,4 +1,4 @@
-"""CodeLimits: the limits of one script of code mode. It does not import the sandbox."""
+"""CodeLimits: the limits of one script of code mode. The module does not import the sandbox."""
 
 from __future__ import annotations
 

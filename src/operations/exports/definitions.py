@@ -38,8 +38,10 @@ class SharedDefinition(msgspec.Struct, frozen=True):
     """The key of each reference in the content."""
 
     def schema(self, place: Place, revise: Revise | None = None) -> Any:
-        """Return the schema; `place` returns the reference to a key, and `revise` the replacement of a schema. `revise`
-        is called for every schema in it, outer ones first, except booleans of keywords such as `additionalProperties`.
+        """Return the schema, in which each reference is the one that `place` returns for the key of its target.
+
+        `revise` returns the replacement of a schema. It is called for the schema and every schema inside, outer ones
+        first, except for booleans of keywords such as `additionalProperties`.
         """
         return _relinked(self.content, lambda reference: place(self.keys[reference]), revise)
 

@@ -61,9 +61,7 @@ class TypeWriter:
         return "".join(f"from {_SOURCES[name]} import {name} as _{name}\n" for name in self._hidden)
 
     def visible(self, annotation: str) -> str:
-        """Return an annotation in which each type that has the name of an operation is replaced by its alias of
-        `imports`.
-        """
+        """Return an annotation with aliases, such as `_list`, for types that have the name of an operation."""
         if not self._hidden:
             return annotation
         return _QUOTED_OR_NAME.sub(lambda found: f"_{found[0]}" if found[0] in self._hidden else found[0], annotation)

@@ -1,4 +1,4 @@
-"""Python signatures of operations: names, parameters and result types. Stubs and code mode are written with them."""
+"""Python signatures of operations: names, parameters and result types. Stubs and code mode use them."""
 
 from __future__ import annotations
 

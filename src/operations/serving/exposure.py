@@ -1,6 +1,6 @@
 """Exposure: the operations of a registry that are served, and the part of them that a caller may call.
 
-It does not depend on a protocol.
+The module does not depend on a protocol.
 """
 
 from __future__ import annotations

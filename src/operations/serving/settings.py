@@ -43,7 +43,7 @@ class AppSettings(msgspec.Struct, frozen=True, kw_only=True):
     hosts: Iterable[str] = LOOPBACK_HOSTS
     origins: Iterable[str] = ()
     public_url: str | None = None
-    """The URL that callers use, without a trailing slash. It is the audience of their tokens."""
+    """The URL that callers use, without a trailing slash; also the audience of the callers' tokens."""
     audiences: Iterable[str] = ()
     authorization_servers: Iterable[str] = ()
     limits: Limits = Limits()
@@ -58,7 +58,7 @@ class AppSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
     audit: Audit | None = None
     jobs: Jobs | None = None
-    """Runs calls in the background: `Prefer: respond-async` over HTTP, tasks over MCP. Its owner closes it."""
+    """Runs calls in the background: `Prefer: respond-async` over HTTP, tasks over MCP. The application does not close it."""
     console: bool = False
     """Whether the console is served at `/console/`; it observes every call of the registry."""
     console_bodies: bool = False

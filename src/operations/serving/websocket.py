@@ -26,7 +26,7 @@ from operations.telemetry.metrics import Measurable
 class WebSocketEndpoint(RouteObserver):
     """A hub with the exposed operations. The application authenticates its peers.
 
-    With a `hub`, its spokes connect here, and no operations are added to it.
+    With a `hub`, the spokes of that hub connect here, and the exposed operations are not added to the hub.
     """
 
     def __init__(

@@ -192,7 +192,7 @@ def _date(milliseconds: int) -> str:
 _ID = (Argument("ID", "id of the job"),)
 _IDS = (Argument("ID", "ids of the jobs", many=True),)
 _TIMEOUT = Option("--timeout", "time limit: 5, 0.5s, 2m", "-t", value="SECONDS", convert=seconds)
-_LIMIT = Option("--limit", "how many jobs to list", value="NUMBER", convert=whole_number, default=100)
+_LIMIT = Option("--limit", "maximum number of jobs", value="NUMBER", convert=whole_number, default=100)
 
 COMMAND = Command(
     name="jobs",

@@ -208,7 +208,7 @@ class HTTPEndpoint:
         return response
 
     async def _submit(self, jobs: JobEndpoint, call: _Call, wait: float, root_path: str) -> Response:
-        """Submit a call as a job. While the client waits for its result, it counts as one of the caller's calls."""
+        """Submit a call as a job. While the client waits for the result, the job counts as one of the caller's calls."""
         self._calls.acquire(call.caller.key)
         try:
             return await jobs.submit(
@@ -225,7 +225,7 @@ class HTTPEndpoint:
             self._calls.release(call.caller.key)
 
     async def _run_once(self, call: _Call, run: Callable[[], Awaitable[Response]]) -> Response:
-        """Run a mutation with an idempotency key unless its response is stored. A disconnect does not stop it."""
+        """Run a mutation with an idempotency key unless its response is stored. A disconnect does not stop the call."""
         key = read_key(call.headers)
         assert key is not None
         owner, name = call.caller.key, store_key(call.route.id, key)
@@ -248,7 +248,7 @@ class HTTPEndpoint:
         return response
 
     async def _stream(self, call: _Call, receive: Receive, send: Send) -> str:
-        """Dispatch a stream, or a call as events. It ends when the credentials of the caller expire, at the latest."""
+        """Dispatch a stream, or a call as events, which ends at the latest when the caller's credentials expire."""
         resumed = call.headers.get(b"last-event-id")
         last_event_id = check_last_event_id(resumed) if resumed else None
         is_limited = not call.route.has_stream or b"operations-timeout" in call.headers
@@ -292,7 +292,7 @@ class HTTPEndpoint:
         return int((time.time() + seconds) * 1000)
 
     def _not_found(self, path: str, caller: Caller) -> RefusedError:
-        """Return the error for an unknown path. It suggests similar ids at a limited rate, as the search is slow."""
+        """Return the error for an unknown path; suggest similar ids at a limited rate, because the search is slow."""
         operation_id = path.removeprefix("/").replace("/", ".", 1)[:256]
         message, nearest = f"unknown operation {operation_id!r}", []
         try:

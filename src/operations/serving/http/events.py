@@ -306,7 +306,8 @@ def check_last_event_id(header: bytes) -> str:
     """Return the id after which a client resumes a stream."""
     text = header.strip().decode("utf-8", errors="replace")
     if len(text) > _MAX_ID_LENGTH or "\0" in text:
-        raise RefusedError(400, ErrorCode.VALIDATION_ERROR, "Last-Event-ID is too long", "LAST_EVENT_ID")
+        message = f"invalid Last-Event-ID: expected at most {_MAX_ID_LENGTH} characters without NUL"
+        raise RefusedError(400, ErrorCode.VALIDATION_ERROR, message, "LAST_EVENT_ID")
     return text
 
 

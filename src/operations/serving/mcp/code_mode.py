@@ -52,7 +52,7 @@ class CodeMode:
         return [_encode({**each, "annotations": {"readOnlyHint": False}}) for each in tool.mcp()]
 
     async def call(self, arguments: Any, info: RequestInfo) -> Result | InputRequired:
-        """Run a script. In 2026-07-28, it is suspended while one of its calls waits for an answer."""
+        """Run a script. In version 2026-07-28, the script is suspended while one of its calls waits for an answer."""
         key = info.caller.key
         try:
             code = parse_arguments(arguments).get("code")

@@ -252,7 +252,7 @@ def _start(close: Callable[[], Awaitable[None]]) -> None:
 
 
 class SDKClient:
-    """The client of one request. Before 2026-07-28 it can be asked while the request runs."""
+    """The client of one request. Before version 2026-07-28, handlers can ask the client while the request runs."""
 
     def __init__(self, context: ServerRequestContext[Any, Any], slots: Slots, changes: ChangeNotifications) -> None:
         self._context = context
