@@ -284,7 +284,7 @@ class StreamDeadline:
             raise self._error
         until = self.until
         if until is not None and until <= time.time():
-            raise self.explain()  # also if the generator never suspends
+            raise self.explain()  # the timer cannot end a generator that never suspends
         if self.idle is not None:
             silent = time.time() + self.idle
             until = silent if until is None else min(until, silent)

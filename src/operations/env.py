@@ -90,7 +90,7 @@ class EnvNode(msgspec.Struct, frozen=True, eq=False):
         if name.startswith("__"):
             raise AttributeError(name)
         node = self[name]
-        # `subscribe` is the method, unless an operation has that name.
+        # `subscribe` is the method, unless an operation or a namespace has that name.
         if name == "subscribe" and not node._exists():
             return self._subscribe
         return node

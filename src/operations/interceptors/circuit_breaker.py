@@ -120,7 +120,7 @@ class CircuitBreaker:
                     self._count(circuit, now, failed)
                 return
             if circuit.opened_at != opened_at:
-                return  # another probe has decided
+                return  # another probe has already closed or reopened the breaker
             circuit.probing -= 1
             if failed is not None:
                 circuit.opened_at = now if failed else None

@@ -48,7 +48,7 @@ class RateLimit:
         self._clock = clock
         self._sleep = sleep
         self._lock = threading.Lock()
-        # The time at which each bucket is full again is the whole state of a token bucket.
+        # The whole state of a token bucket is the time at which the bucket is full again.
         self._full_at: OrderedDict[tuple[str | None, ...], float] = OrderedDict()
         self.refused = 0
         """Number of refused calls."""

@@ -131,7 +131,7 @@ class Redact:
             cleaned = self._redactor.clean_error(error)
             if cleaned is error:
                 raise
-            # The cause may contain the secret; it appears in the log, not in the result.
+            # The cause may contain the secret; the cause appears in the log, not in the result.
             raise cleaned from error.__cause__
 
     async def _stream(self, invocation: Invocation, proceed: Proceed) -> Envelopes:

@@ -125,7 +125,7 @@ class MCPClient:
             return []
 
         async def fetch(method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-            # A registry of this library lists all of its tools to a client that identifies itself.
+            # A server of this library lists all of its tools to a client that identifies itself.
             return await session.request(method, {**params, "_meta": {OWN: 1}}, timeout=self._config.connect_timeout)
 
         limits = {"max_items": MAX_TOOLS, "max_bytes": MAX_TOOL_LIST_BYTES}

@@ -186,7 +186,7 @@ async def _start(config: MCPClientConfig) -> Process:
         env=environment,
         cwd=config.cwd,
         limit=config.max_message_bytes,
-        # A separate process group: it is stopped with its children, and does not receive our Ctrl-C.
+        # A separate process group: the server is stopped with its children, and does not receive this program's Ctrl-C.
         start_new_session=True,
     )
 

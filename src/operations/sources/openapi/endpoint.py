@@ -272,4 +272,4 @@ def _decoded_summary(raw: msgspec.Raw) -> EndpointSummary | None:
     try:
         return _decode_head(raw)
     except UnicodeDecodeError:
-        return None  # the document decodes other encodings
+        return None  # not UTF-8: the caller reads the description through the document

@@ -360,7 +360,7 @@ def _properties_of(documents: Documents, node: DocNode, notes: list[str], depth:
     if schema.get("type", "object") != "object":
         return None
     members.is_open = members.is_open and schema.get("additionalProperties") is None
-    # Some documents have a reference in place of all properties.
+    # Some documents have one `$ref` in place of all properties.
     _add_properties(documents, members, dict(documents.follow_if_found(node.get("properties")).items()))
     required = schema.get("required")
     members.required += [name for name in required if isinstance(name, str)] if isinstance(required, list) else []

@@ -408,7 +408,7 @@ def _entries(documents: Documents, problems: list[str]) -> Iterator[FoundEntry]:
         for keys in _methods(item, newest):
             yield Entry(documents, path, keys[-1], keys, own is not item), _text(item, keys)
         if own is not item:
-            # Operations beside a `$ref` count unless its target has the same method.
+            # Operations beside a `$ref` count, unless the target of the `$ref` has the same method.
             for keys in _methods(own, newest):
                 if keys[-1] not in item.value:
                     yield Entry(documents, path, keys[-1], keys, False), _text(own, keys)

@@ -57,7 +57,7 @@ def modern_response(documents: Documents, response: DocNode, produces: Sequence[
     if schema.value is None:
         return response
     if isinstance(schema.value, Mapping) and schema.value.get("type") == "file":
-        shown: Any = {"type": "string", "format": "binary"}  # bytes, which the media type decodes
+        shown: Any = {"type": "string", "format": "binary"}  # the media type decides how the bytes are decoded
     else:
         shown = documents.schema(schema)
     media = list(produces) or ["application/json"]

@@ -196,7 +196,7 @@ class TemplateReader:
             described = usable_media_types(response.get("content").items(), status, notes)
             media = {essence(kind): node for kind, node in described.items()}
             for kind in _PROBLEMS & media.keys():
-                del media[kind]  # an error with any status
+                del media[kind]  # describes an error, whatever the status
             accepts += [kind for kind in media if kind not in accepts]
             if chosen is None and media:
                 chosen = self._choose(status, media, frozenset(responses))

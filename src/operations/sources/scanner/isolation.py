@@ -68,7 +68,7 @@ async def in_background(function: Callable[P, T], *args: P.args, **kwargs: P.kwa
         settler: Callable[[Any], None] = done.set_result
         try:
             outcome: Any = function(*args, **kwargs)
-        except BaseException as error:  # noqa: BLE001  # the caller gets it
+        except BaseException as error:  # noqa: BLE001  # the caller gets the exception
             settler, outcome = done.set_exception, error
         with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(deliver, settler, outcome)
