@@ -130,7 +130,8 @@ def explain(error: BaseException) -> FailureReport:
         hint = f"relative paths start at {os.getcwd()}" if isinstance(error, FileNotFoundError) and file else ""
         return FailureReport("SYSTEM_ERROR", f"{file}{error.strerror or error}", USAGE, hint)
     message = f"unexpected {type(error).__name__}: {error}"
-    return FailureReport("UNEXPECTED_ERROR", message, OPERATION, "run the command again with --debug and report the output")
+    hint = "run the command again with --debug and report the output"
+    return FailureReport("UNEXPECTED_ERROR", message, OPERATION, hint)
 
 
 def describe(error: CallError) -> str:

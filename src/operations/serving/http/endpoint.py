@@ -208,7 +208,7 @@ class HTTPEndpoint:
         return response
 
     async def _submit(self, jobs: JobEndpoint, call: _Call, wait: float, root_path: str) -> Response:
-        """Submit a call as a job. While the client waits for the result, the job counts as one of the caller's calls."""
+        """Submit a call as a job, which counts as one of the caller's calls while the client waits for the result."""
         self._calls.acquire(call.caller.key)
         try:
             return await jobs.submit(
