@@ -333,7 +333,7 @@ async def test_a_message_in_fragments_is_put_together_and_has_the_same_limit() -
     peer.write((BINARY, bytes(60_000)), final=0)
     peer.write((CONTINUED, bytes(60_000)), final=0)
     await until(lambda: server.reason is not None)
-    assert server.reason == "a message in fragments is over the limit"
+    assert server.reason == "a message in fragments exceeds the size limit"
     assert server.messages == [b"{}"]
     await peer.close()
     await listener.close()

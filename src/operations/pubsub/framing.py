@@ -1,8 +1,8 @@
 """Batches: several messages written as one, and the choice of their size.
 
 A batch is a zero byte, the number of messages, the length of each, then the messages. Numbers have four bytes,
-big-endian. A single message is sent unchanged. A batch of immediate responses begins with the byte 2 instead of 0,
-even around a single response (see `BatchSizing`).
+big-endian. A single message is sent unchanged. A batch of immediate responses begins with the byte 2 instead of 0;
+a single immediate response is such a batch, too (see `BatchSizing`).
 """
 
 from __future__ import annotations
@@ -18,16 +18,19 @@ _TOGETHER, _QUICK = 0, 2
 _FEWEST_SHARES = 8
 _LARGEST_SHARE = 8
 _LARGEST_QUICK_SHARE = 32
+"""Limits of shares: the fewest shares of a large burst, the most messages of a share, and the most quick requests."""
 _MOST = 65_536
 """The largest number of messages in a batch; a batch that claims more is refused, to bound its memory."""
 _UNREADABLE = b"\0"
 BATCH_MARKS = (b"\0", b"\2")
-"""The first byte of a batch; no other message begins with one."""
+"""The two bytes with which a batch may begin; no other message begins with them."""
 _USUAL = 64
+"""Largest number of messages in a batch for which the struct formats are prepared."""
 QUICK_SECONDS = 0.0002
 """The average time of a request that counts as quick."""
 _RECENT = 18
 _MOST_SLOW = 2
+"""Requests are quick if at most this many of the `_RECENT` last responses have no mark."""
 _heads = tuple(struct.Struct(f">B{count + 1}I") for count in range(_USUAL + 1))
 _lengths = tuple(struct.Struct(f">{count}I") for count in range(_USUAL + 1))
 
@@ -58,9 +61,9 @@ def batches(messages: Sequence[bytes], most: int, *, quick: bool = False) -> Seq
 
 
 def shares(messages: Sequence[bytes], most: int, *, quick: bool = False) -> Sequence[slice]:
-    """Return the messages in groups, one per worker: small enough that all workers share a burst.
+    """Return the slices of a burst of messages, one slice per worker: small enough that all workers share the burst.
 
-    Groups of quick requests are large: waking a worker costs more than handling them.
+    Slices of quick requests are large: waking a worker costs more than handling them.
     """
     largest = _LARGEST_QUICK_SHARE if quick else max(1, min(_LARGEST_SHARE, len(messages) // _FEWEST_SHARES))
     return _cut(messages, most, largest)
@@ -119,7 +122,7 @@ class BatchSizing:
 
     @property
     def is_quick(self) -> bool:
-        """Whether requests are handled as soon as they are read."""
+        """Whether workers handle requests quickly, according to the marks of recent responses."""
         return self.marks.count(BATCH_MARKS[1]) >= _RECENT - _MOST_SLOW
 
     def note(self, answers: bytes) -> None:

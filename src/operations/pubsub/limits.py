@@ -1,7 +1,7 @@
 """Checks of settings: the numbers and names of transports and calls.
 
-A heartbeat of 0 would occupy the event loop, an infinite one would never detect a lost server. A name with the
-separator of addresses in it could be part of another peer's address.
+A heartbeat of 0 would occupy the event loop; with an infinite heartbeat, the loss of a server would never be detected.
+A name that contains a separator of addresses could be part of another peer's address.
 """
 
 from __future__ import annotations

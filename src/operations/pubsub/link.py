@@ -38,9 +38,9 @@ _UNAUTHORIZED, _TOO_MANY = 401, 429
 
 
 class Turn:
-    """The share of one peer in each iteration of the event loop; the links of one caller share a turn.
+    """Limits the messages of one caller in each iteration of the event loop; all links of the caller share a turn.
 
-    When the turn is used up, each further link still handles one message, so that none of them stops.
+    When the turn is over, each further link still handles one message, so that none of the links stops.
     """
 
     __slots__ = ("__weakref__", "_is_running", "_left", "end")
@@ -52,7 +52,7 @@ class Turn:
         self._is_running = False
 
     def begin(self) -> None:
-        """Start handling messages of one link."""
+        """Start the turn before messages of a link are handled, unless it has already started in this iteration."""
         if not self._is_running:
             self._is_running = True
             self._left, self.end = TURN_MESSAGES, perf_counter() + TURN_SECONDS
@@ -154,7 +154,7 @@ class Callbacks(Protocol):
 
 
 Admit = Callable[[str | None], Callbacks]
-"""Returns the user of a new connection for its bearer token, before the connection is accepted.
+"""Function that returns the callbacks for a new connection with this bearer token, before the connection is accepted.
 
 Raises `ACCESS_DENIED`, which becomes HTTP 401, or another CallError, which becomes HTTP 429."""
 

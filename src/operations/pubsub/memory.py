@@ -18,7 +18,7 @@ _CAPABILITIES = Capabilities(
 
 
 class _Listeners:
-    """The listeners at one address: every listener without a group gets each message, and of each group one in turn."""
+    """The listeners at one address. Each message goes to all listeners without a group, and to one of each group."""
 
     def __init__(self, address: str) -> None:
         self.arrival = Arrival(address)
@@ -41,7 +41,7 @@ class MemoryBus:
         self._posted: list[tuple[str, bytes, Undelivered | None]] = []
 
     def post(self, address: str, message: bytes, undelivered: Undelivered | None) -> None:
-        """Deliver in the next iteration of the loop, together with everything else that this iteration sends."""
+        """Deliver a message in the next iteration of the event loop, with all other messages of this iteration."""
         if not self._posted:
             asyncio.get_running_loop().call_soon(self.flush)
         self._posted.append((address, message, undelivered))
@@ -63,9 +63,9 @@ _named: weakref.WeakValueDictionary[str, MemoryBus] = weakref.WeakValueDictionar
 
 
 class MemoryTransport:
-    """A peer's connection to an in-process bus; `join()` returns another one to the same bus.
+    """A peer's connection to an in-process bus; `join()` returns a connection of another peer to the same bus.
 
-    With `direct`, peers call the targets of other peers by reference: nothing is encoded. Without it,
+    With `direct`, a peer reaches the objects that other peers offer by reference: nothing is encoded. Without it,
     every message is bytes, as on any other transport.
     """
 

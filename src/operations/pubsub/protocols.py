@@ -38,7 +38,7 @@ class Arrival(msgspec.Struct, frozen=True):
 
 
 Receive = Callable[[bytes, Arrival], None]
-"""Receives a message; called synchronously, on the loop, and never raises."""
+"""Function that receives a message; called synchronously, on the event loop. It must not raise."""
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +51,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """Whether peers are notified when another peer is lost; otherwise workers send heartbeats and callers renew leases.
     """
     groups: bool
-    """Whether one listener of each group gets a message, so that workers share the load."""
+    """Whether exactly one listener of each group gets each message, so that workers share the load."""
     ordered: bool
     """Whether the messages of one sender to one address arrive in the order they were sent."""
     max_payload: int | None = None
@@ -69,7 +69,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     It arrives at the worker's listener for `work.<namespace>`.
     """
     shares_control: bool = False
-    """Whether peers that may send to `control.…` and `peer.…` also receive messages of others there."""
+    """Whether peers that may send to `control.…` and `peer.…` can also receive the messages of other peers there."""
     durable: bool = False
     """Whether messages can be stored now: there is a `Stores` part, and its server supports it."""
     codec: Literal["json", "msgpack"] = "json"
@@ -125,7 +125,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     value: bytes
     """The small part of the record; lists of records contain it."""
     seconds: float
-    """Seconds for which it is kept."""
+    """Seconds for which the record is kept."""
     body: bytes = b""
     """The large part of the record; lists of records do not contain it."""
     most: int = 0
@@ -154,7 +154,7 @@ class Delivery(Protocol):
 
     @property
     def record_key(self) -> str:
-        """The key of the record that was stored with it; empty if it has none. A sender can state any key."""
+        """The key of the record that was stored with the message; empty without one. A sender can state any key."""
 
     @property
     def number(self) -> int:
@@ -171,13 +171,13 @@ class Delivery(Protocol):
         """Replace the value of the record that was stored with the message, if this peer still holds the message."""
 
     def release(self) -> None:
-        """Release it for another peer."""
+        """Release the message for another peer."""
 
     def dead_letter(self, reason: str, record: Record | None = None) -> None:
-        """Move it to the dead letters; it is not delivered again.
+        """Move the message to the dead letters; it is not delivered again.
 
-        If `record` is given, it is the dead letter: it replaces the record stored with the message, or is added unless
-        its owner has `most` records.
+        If `record` is given, the record is the dead letter. It replaces the record that was stored with the message. If
+        there was no record, it is added, unless its owner already has `most` records.
         """
 
 
@@ -190,7 +190,7 @@ The delivery must end with `done`, `release` or `dead_letter`.
 
 @runtime_checkable
 class Stores(Protocol):
-    """Stores messages until they are handled: at least once, in no order."""
+    """Stores messages until they are handled; they are delivered at least once, in no particular order."""
 
     def store(
         self,
@@ -204,11 +204,11 @@ class Stores(Protocol):
     ) -> None:
         """Store a message until it is handled, and call `stored`; a second message with the same key is a duplicate.
 
-        A record needs a transport with `KeepsRecords`; the message is stored only together with it.
+        A record needs a transport with `KeepsRecords`; the message is stored only if its record is stored, too.
         """
 
     def take(self, address: str, take: Take, *, limit: int) -> Stop:
-        """Take the messages stored at an address, at most `limit` at a time; the peers that take them share them."""
+        """Take the messages stored at an address, at most `limit` at a time; each message goes to one of the takers."""
 
 
 @runtime_checkable
@@ -324,7 +324,7 @@ class TransportWrapper:
 
     @property
     def peer(self) -> str:
-        """The name of the inner transport's end."""
+        """The name of the inner transport's peer."""
         return self.inner.peer
 
     @property

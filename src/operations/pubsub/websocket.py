@@ -211,7 +211,7 @@ class WebSocketLink(picows.WSListener):
             if self.unfinished > LARGE_MESSAGE:
                 self._callbacks.receiving(self)
                 if self.unfinished > self.max_message + 2 * HEADROOM:
-                    self.abort("a message is over the limit")
+                    self.abort("a message exceeds the size limit")
 
     def on_ws_frame(self, transport: Any, frame: Any) -> None:
         """Handle a frame; called by picows."""
@@ -229,7 +229,7 @@ class WebSocketLink(picows.WSListener):
                 return
         size = len(data)  # type: ignore[arg-type]
         if size > self.max_message + HEADROOM:
-            self.abort("a message is over the limit")
+            self.abort("a message exceeds the size limit")
         elif (
             data[:1] != b"\0"  # type: ignore[index]
             and frame.last_in_buffer
@@ -257,7 +257,7 @@ class WebSocketLink(picows.WSListener):
         self._fragments += fragment
         if len(self._fragments) > self.max_message + HEADROOM:
             self._fragments.clear()
-            self.abort("a message in fragments is over the limit")
+            self.abort("a message in fragments exceeds the size limit")
             return None
         if not is_last:
             self.unfinished = len(self._fragments)
@@ -326,11 +326,11 @@ class WebSocketLink(picows.WSListener):
                 self._reader.release()
 
     def pause_writing(self) -> None:
-        """Pause writing; called by picows once the socket's write buffer is full."""
+        """Note that the peer is slow; called by picows once the socket's write buffer is full."""
         self.is_slow = True
 
     def resume_writing(self) -> None:
-        """Resume writing; called by picows once the peer has read most of the unsent data."""
+        """Note that the peer is no longer slow; called by picows once the peer has read most of the unsent data."""
         self.is_slow = False
         if self._pong is not None and not self._flushes:
             self._schedule_flush()

@@ -121,11 +121,11 @@ class Target(Protocol):
 
     @property
     def host(self) -> str:
-        """Its name or address."""
+        """The server's name or IP address."""
 
     @property
     def port(self) -> int:
-        """Its port."""
+        """The server's port."""
 
 
 OpenSocket = Callable[[Target], Awaitable[socket.socket]]
@@ -159,7 +159,7 @@ async def open_cancellable(make: Callable[[OpenSocket], Coroutine[Any, Any, T]])
             each.close()
         raise
     finally:
-        del making  # its error holds this frame by its traceback
+        del making  # the task's error references this frame through its traceback
 
 
 def retrieve_exception(future: asyncio.Future[Any]) -> None:

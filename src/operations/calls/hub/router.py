@@ -395,7 +395,7 @@ class Router:
             self._refuse(session, outline.id, unreadable(problem), codec)
 
     def _fail(self, call: RoutedCall, error: CallError) -> None:
-        """End a call with an error for its caller; its grant stays valid for a while, so that the worker can clean up."""
+        """End a call with an error for its caller; its grant stays valid for a while, for the worker to clean up."""
         if self._end(call, within=self._closing_seconds, code=str(error.code)):
             self._refuse(call.caller, call.caller_id, error, JSON)
 

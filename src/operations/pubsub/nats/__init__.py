@@ -28,7 +28,7 @@ def connect(
 ) -> NatsTransport:
     """Return a transport on a NATS bus: `async with connect("nats://a,nats://b", user=…, password=…) as transport:`.
 
-    `credentials` is a `.creds` file, `nkey_seed` a seed or a file that holds one. The options are NatsTransport's:
+    `credentials` is a `.creds` file, `nkey_seed` a seed or a file that contains one. The options are NatsTransport's:
     `name` (this peer's token in subjects; the user's name by default), `prefix`, `trusted`, `heartbeat`,
     `timeout`, `shortest_delay`, `longest_delay`, `ack_wait`, `replicas`.
     """

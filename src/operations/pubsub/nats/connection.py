@@ -1,6 +1,7 @@
 """One connection to a NATS server: bytes in both directions, liveness, errors.
 
-Messages that are sent in one iteration of the loop, or while the messages of one read are handled, are one write.
+All messages that are sent in one iteration of the event loop, or while the messages of one read are handled, are
+written together.
 """
 
 from __future__ import annotations
@@ -32,8 +33,11 @@ _SMALLEST, _LARGEST = 512, 16 << 10
 SILENT_BEATS = 3
 """How many heartbeats a server may be silent before it counts as lost."""
 _MOST_UNREAD = 256
+"""Number of unprocessed reads beyond which the socket is not read."""
 _LONGEST_TURN = 0.05
+"""Seconds after which the processing of received bytes continues in the next iteration of the event loop."""
 _BEHIND_SECONDS = 0.1
+"""Seconds after which a connection with unprocessed bytes counts as behind."""
 _DENIALS = ("authorization violation", "authentication", "user authentication", "nkey", "account")
 Requests = list[tuple[bytes, Undelivered]]
 
@@ -66,7 +70,7 @@ class WriteBuffer:
             requests.append((message, undelivered))
 
     def answer(self, subject: bytes, message: bytes) -> None:
-        """Send to an inbox."""
+        """Send a response to an inbox."""
         answers = self.answers.get(subject)
         if answers is None:
             self.answers[subject] = [message]
@@ -75,7 +79,7 @@ class WriteBuffer:
             answers.append(message)
 
     def publish(self, subject: bytes, message: bytes) -> None:
-        """Send a message after the buffered requests, because it may concern them."""
+        """Send a message after the buffered requests, because it may refer to one of them, as an abort does."""
         self._put_requests()
         self.send(b"PUB %b %d\r\n%b\r\n" % (subject, len(message), message))
 
@@ -213,9 +217,9 @@ class NatsConnection(asyncio.Protocol):
         return self._transport.get_write_buffer_size() if self.is_open else 0
 
     def beat(self) -> None:
-        """Ping an idle server, and abort the connection of one that stays silent.
+        """Ping an idle server, and abort the connection if the server stays silent.
 
-        Heartbeats are counted instead of seconds: a process that is stopped or busy reads nothing meanwhile.
+        Heartbeats are counted instead of seconds, because a process that is stopped or busy reads nothing meanwhile.
         """
         self._silent += 1
         if self._silent > SILENT_BEATS:
@@ -292,7 +296,6 @@ class NatsConnection(asyncio.Protocol):
         """Process received bytes in portions, so that other tasks run in between if messages take long to handle.
 
         The rest is buffered here, because a server disconnects a client that does not read.
-
         """
         end = time.monotonic() + _LONGEST_TURN
         while self._unread and self.is_open:

@@ -29,8 +29,11 @@ from operations.pubsub.protocols import (
 
 _log = logging.getLogger("operations")
 _ASK_SECONDS = 10.0
+"""Seconds after which a pull request ends and another one is sent."""
 _MOST_ASKED = 256
+"""Largest number of messages of one pull request."""
 _TROUBLE_SECONDS = 0.25
+"""Seconds between a failed attempt and the next one."""
 _MOST_READS = 4
 """Number of attempts to read the record of a message before the message is skipped. A replica may lag behind."""
 _EXPIRED = (404, 408)
@@ -93,7 +96,7 @@ class DurableQueues:
             elif isinstance(problem, DeliveryRefused):
                 undelivered(problem)
             else:
-                undelivered(f"JetStream did not store its record: {problem}")
+                undelivered(f"JetStream did not store the record of the message: {problem}")
 
         # The record first: workers take a message only together with its record.
         self.records.create(address, record, written)
@@ -107,7 +110,7 @@ class DurableQueues:
         await self.records.reopen(address, record)
         answer = await self.jetstream.request(subject, message, headers=self.records.header(record))
         if answer.error is not None:
-            problem = f"JetStream did not store it: {answer.error.description}"
+            problem = f"JetStream did not store the message: {answer.error.description}"
             raise CallError(ErrorCode.UNAVAILABLE, problem, {"executed": "unknown"})
 
     def _store(
@@ -123,7 +126,7 @@ class DurableQueues:
             if answer.error is None:
                 stored()
             else:
-                undelivered(f"JetStream did not store it: {answer.error.description}")
+                undelivered(f"JetStream did not store the message: {answer.error.description}")
 
         def on_failure(reason: str) -> None:
             if isinstance(reason, DeliveryRefused):
@@ -143,12 +146,12 @@ class DurableQueues:
     ) -> None:
         problem = await self.jetstream.make_streams()
         if problem is not None:
-            undelivered(f"there is no JetStream stream for it: {problem}")
+            undelivered(f"there is no JetStream stream for the message: {problem}")
         else:
             self.jetstream.publish(subject, message, headers, answered, undelivered)
 
     def take(self, address: str, take: Take, limit: int) -> Stop:
-        """Take the messages stored at an address; redelivered ones are handled one at a time."""
+        """Take the messages stored at an address; redelivered messages are handled one at a time."""
         namespace = address.partition(".")[2]
 
         def sort(message: bytes, delivery: Delivery, arrival: Arrival) -> None:
@@ -174,7 +177,7 @@ class DurableQueues:
         return stop
 
     def _suspect(self, namespace: str, message: bytes, delivery: NatsDelivery, caller: str | None) -> None:
-        """Move a redelivered message to a queue whose messages run one at a time: it may have killed its worker."""
+        """Move a redelivered message, which may have crashed its worker, to a queue that is handled one at a time."""
         subject = self.subjects.target(f"suspect.{namespace}", caller=caller)
         headers = b"Nats-Msg-Id: %b-%d\r\n" % (self.jetstream.stream.encode(), delivery.sequence)
         if delivery.record_key:
@@ -357,7 +360,7 @@ class DurableQueueReader:
             try:
                 kept, is_known = await self.queues.records.read(arrival.address, delivery.record_key), True
             except ValueError:
-                delivery.dead_letter("the key of its record is not valid")
+                delivery.dead_letter("the key of the message's record is not valid")
                 return
             except CallError:
                 is_known = False
@@ -370,7 +373,7 @@ class DurableQueueReader:
         elif kept is not None and kept.is_final:
             delivery.done()
         else:
-            delivery.dead_letter("its record is missing, or belongs to another message")
+            delivery.dead_letter("the record of the message is missing, or belongs to another message")
 
     def _status_received(self, message: NatsMessage) -> None:
         """Handle the end of a pull request: send another one, after creating the consumer if it was missing."""
@@ -400,12 +403,12 @@ class NatsDelivery:
         self._reader = reader
         self._message = message
         deliveries, self.sequence = _read_acknowledgement(message.reply or b"")
-        # A message in the queue of redelivered ones was delivered before.
+        # A message in the queue of redelivered messages was delivered before.
         self.number = deliveries + reader.alone
         self.is_redelivered = self.number > 1
         key, _, self.link = header_of(message.headers, RECORD_HEADER).partition(b".")
         self.record_key = key.decode(errors="replace")
-        """The key of its record; empty if it has none."""
+        """The key of the message's record; empty if it has no record."""
 
     @property
     def message(self) -> bytes:
@@ -420,7 +423,7 @@ class NatsDelivery:
             self._replace_record(record, b"+ACK")
 
     def note(self, record: Record) -> None:
-        """Replace its record."""
+        """Replace the message's record."""
         queues = self._reader.queues
         if record.key == self.record_key:
             _ = queues.jetstream.spawn(self._note(queues, record))
@@ -430,11 +433,14 @@ class NatsDelivery:
             await queues.records.note(f"queue.{self._reader.namespace}", record)
 
     def release(self) -> None:
-        """Release it for another worker."""
+        """Release the message for another worker."""
         self._settle(b"-NAK")
 
     def dead_letter(self, reason: str, record: Record | None = None) -> None:
-        """Move it to the dead letters, and only then delete it; if `record` is given, the record is the dead letter."""
+        """Move the message to the dead letters, and only then delete it from its queue.
+
+        If `record` is given, the record is the dead letter.
+        """
         queues = self._reader.queues
         if record is not None and record.key == self.record_key:
             self._replace_record(record, b"+TERM")
@@ -444,7 +450,10 @@ class NatsDelivery:
             queues.dead_letter(self._reader.namespace, self.message, reason, lambda: self._settle(b"+TERM"))
 
     async def _dead_letter_recorded(self, queues: DurableQueues, reason: str, record: Record) -> None:
-        """Write the record of a message without one, unless its owner has too many records or it is too large."""
+        """Write `record` as the dead letter of a message that had no record.
+
+        If the record is too large, or its owner has too many records, move the message to the dead letters instead.
+        """
         is_admitted = len(record.body) + _RECORD_HEADERS <= queues.client.max_payload
         with contextlib.suppress(CallError):
             if is_admitted and await queues.records.admit(record):

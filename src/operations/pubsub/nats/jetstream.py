@@ -20,6 +20,7 @@ STORED_SECONDS = 7 * 86_400
 RECORD_SECONDS = 40 * 86_400
 """How long the record of a stored message is kept at most."""
 ANSWER_SECONDS = 5.0
+"""Seconds within which JetStream has to respond."""
 HOUR = 3_600
 _SLACK = 60
 _HEADER_BLOCK = 14

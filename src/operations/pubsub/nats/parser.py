@@ -54,7 +54,7 @@ class NatsParser:
             self._have = len(rest)
 
     def _read(self, data: bytes) -> int:
-        """Parse every complete operation; return where the first incomplete one begins."""
+        """Parse every complete protocol message; return where the first incomplete one begins."""
         position, length = 0, len(data)
         find, plain = data.find, self.plain
         self._need = 0

@@ -21,15 +21,17 @@ from operations.pubsub.protocols import DeliveryRefused, Record, Stop
 RECORD_HEADER = b"Operations-Record"
 """The header of a stored message; its value is the record's key, a dot, and the link (see `_LINK`)."""
 _LINK = b"Operations-Link"
-"""The header of a record with its link: a secret that it shares with its message, so that no other one changes it."""
+"""The header with a record's link: a secret in the record and in its message. Other messages cannot use the record."""
 _VALUE = b"Operations-Value"
-"""The header with the value of a record, as base64; its body is the message."""
+"""The header with the value of a record, as base64; the body of the record is the data of the JetStream message."""
 _FINAL = b"Operations-Final"
 """The header of a record whose message was handled, deleted or dead-lettered."""
 _WRONG_SEQUENCE = 10_071
 _LISTED_TOGETHER = 1_000
 _COUNTED_SECONDS = 10.0
+"""Seconds for which a count of an owner's records is used."""
 _MOST_COUNTED = 10_000
+"""Largest number of owners whose counts are stored."""
 _BEYOND_ALL = 1 << 30
 _NOT_EXECUTED = {"executed": "no"}
 
@@ -65,7 +67,10 @@ class NatsRecords:
         return blake2b(record.key.encode(), key=self._secret, digest_size=16).hexdigest().encode()
 
     async def admit(self, record: Record) -> bool:
-        """Whether an owner may have one more record; the server's count is read at intervals and at the limit."""
+        """Whether the owner of a new record may have one more record; if so, count the record.
+
+        The server's count is read at intervals, and again when the limit is reached.
+        """
         problem = await self.jetstream.make_job_records()
         if problem is not None:
             raise _unreachable(problem)
@@ -85,7 +90,7 @@ class NatsRecords:
     async def _count(self, owner: str) -> None:
         answer = await self.jetstream.ask(
             f"STREAM.INFO.{self.jetstream.record_stream}",
-            # The offset leaves the subjects themselves out.
+            # With this offset, the response contains the number of subjects, but no subjects.
             {"subjects_filter": f"{self._subjects.prefix}.record.{owner}.>", "offset": _BEYOND_ALL},
         )
         if answer.error is not None:
@@ -149,7 +154,7 @@ class NatsRecords:
         kept = await self.read(address, record.key)
         headers = _headers(record, self._link(record))
         if kept is None or not kept.is_final or not await self._write(address, record, kept, headers):
-            message = "the record is gone, or its message is stored"
+            message = "the record is gone, or its message is already stored"
             raise CallError(ErrorCode.UNAVAILABLE, message, _NOT_EXECUTED)
 
     async def _write(self, address: str, record: Record, kept: KeptRecord, headers: bytes) -> bool:

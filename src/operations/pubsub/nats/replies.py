@@ -45,7 +45,7 @@ class Replies:
         return len(self.sent) + len(self.pinged)
 
     def request(self, subject: bytes, reply: Reply, undelivered: Undelivered) -> tuple[bytes, Callable[[], None]]:
-        """Return a reply subject for a request with any number of replies, and a function that ends it."""
+        """Return a reply subject for a request with any number of replies, and a function that ends the request."""
         self.issued = number = self.issued + 1
         self._requests[number] = (subject, reply, undelivered)
 
@@ -67,7 +67,7 @@ class Replies:
             request[2](f"no listener at {request[0].decode()}")
 
     def answered(self, token: bytes, message: NatsMessage) -> None:
-        """Pass a reply on; unknown ones are ignored."""
+        """Pass a reply to the request that it belongs to; ignore a reply without a request."""
         entry = self._requests.get(_number(token))
         if entry is not None:
             entry[1](message)

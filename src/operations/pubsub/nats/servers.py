@@ -121,7 +121,7 @@ def _read_server(url: str) -> NatsServer:
 async def open_connection(
     connection: NatsConnection, server: NatsServer, settings: NatsSettings, *, name: str, host: str, timeout: float
 ) -> None:
-    """Connect to a server; a refusal is `ACCESS_DENIED`, anything else that fails `UNAVAILABLE`."""
+    """Connect to a server; raise `ACCESS_DENIED` if it refuses the credentials, `UNAVAILABLE` for any other failure."""
     where = f"nats://{server.host}:{server.port}"
     first: dict[str, Any] = {}
     if settings.tls_first:
@@ -167,11 +167,11 @@ async def _shake_hands(connection: NatsConnection, settings: NatsSettings, name:
     connection.buffer.send(b"CONNECT %b\r\n" % msgspec.json.encode(fields))
     await connection.processed()
     if not info.headers:
-        raise CallError(ErrorCode.UNAVAILABLE, f"NATS {info.version} has no headers: 2.2 or later is needed")
+        raise CallError(ErrorCode.UNAVAILABLE, f"NATS {info.version} does not support headers: 2.2 or later is needed")
 
 
 async def diagnose(server: NatsServer, settings: NatsSettings, error: Exception) -> CallError | None:
-    """Return the permanent error behind a failed connection: the server has no TLS, or starts it at another time."""
+    """Return the permanent error behind a failed connection: no TLS, or TLS starts earlier or later than expected."""
     if not is_reachable(error) or not has_no_tls(error):
         return None
     where = f"nats://{server.host}:{server.port}"

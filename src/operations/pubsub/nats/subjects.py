@@ -19,7 +19,7 @@ from operations.pubsub.protocols import OWNER_LENGTH, Arrival
 
 _TOKENS = re.compile(r"[!-)+-\-/-=?-~]+(\.[!-)+-\-/-=?-~]+)*")
 _PEER = re.compile(r"[A-Za-z0-9_-]{1,64}\.[A-Za-z0-9_-]{1,64}")
-"""The address of one peer; a longer one is a reply subject of the peer."""
+"""The name of a peer: `<name>.<random>`. With a further token, `inbox.<peer>` is a reply subject of the peer."""
 _LONGEST = 1_024
 """The longest subject; a server disconnects clients with lines over 4 kB."""
 _MOST_ARRIVALS = 8_192
@@ -90,7 +90,7 @@ class Subjects:
 
 
 class Arrivals(dict[bytes, Arrival]):
-    """Arrivals by subject, each made once; the server enforces that a caller's name is its own."""
+    """Arrivals by subject, each made once. The server's permissions ensure that a caller states its own name."""
 
     def __init__(self, prefix: str) -> None:
         super().__init__()

@@ -47,8 +47,10 @@ from operations.pubsub.reconnect import ReconnectingTransport
 _log = logging.getLogger("operations")
 _MOST_ADDRESSES = 8_192
 _MOST_KEPT = 4 << 20
+"""Largest total size of the messages that are buffered while there is no connection."""
 _NO_RESPONDERS = 503
 _HARMLESS = ("inbox.", "peer.", "control.")
+"""Addresses of messages that are buffered while there is no connection: receiving them twice does no harm."""
 
 
 class Subscription:
@@ -69,9 +71,9 @@ class Subscription:
 class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsBacklog):
     """A peer's connection to a NATS bus: `async with connect("nats://…") as transport:`.
 
-    Entering waits for the first connection; a refusal is raised, a server that does not respond yet is retried. A lost
-    connection is replaced by one to any server of the cluster. Until then requests are undelivered; responses and
-    aborts are buffered, since repeating them is harmless.
+    Entering the block waits for the first connection. It raises an error if the server refuses the credentials, and
+    keeps trying while the server does not respond. A lost connection is replaced by a connection to any server of the
+    cluster. Until then requests are undelivered; responses and aborts are buffered, since repeating them is harmless.
     """
 
     def __init__(
@@ -140,7 +142,7 @@ class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsB
         return self._connection is not None
 
     def backlog(self) -> list[str]:
-        """Return all namespaces that this peer serves while received requests wait to be read, else none."""
+        """Return the namespaces that this peer serves if received messages have been waiting for a while, else none."""
         if self._connection is None or not self._connection.is_behind:
             return []
         groups = [subscription.group for subscription in self._subscriptions.values() if subscription.group]
@@ -359,7 +361,7 @@ class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsB
             async with asyncio.timeout(self._timeout):
                 await connection.processed()
         except TimeoutError:
-            connection.abort("it did not respond")
+            connection.abort("the NATS server did not respond")
             raise CallError(ErrorCode.UNAVAILABLE, "the NATS server did not respond") from None
         except asyncio.CancelledError:
             connection.abort("cancelled")
@@ -457,7 +459,7 @@ class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsB
         self._heartbeat_timer = asyncio.get_running_loop().call_later(self._heartbeat, self._beat)
 
     def info_changed(self, info: ServerInfo) -> None:
-        """Learn the servers of the cluster; leave one that announces its shutdown (lame duck mode)."""
+        """Learn the servers of the cluster; move away from a server that announces its shutdown (lame duck mode)."""
         self._pool.learn(info.connect_urls)
         connection = self._connection
         if info.ldm and self._moving is None and connection is not None and connection.info is info:
@@ -466,7 +468,7 @@ class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsB
     def message_refused(self, text: str) -> None:
         """Handle the refusal of a message or a subscription; report it to the sender of the message."""
         subject = text.partition('"')[2].partition('"')[0].encode()
-        reason = DeliveryRefused(f"the NATS server refused it: {text}")
+        reason = DeliveryRefused(f"the NATS server refused the message: {text}")
         if not sum(replies.refused(subject, reason) for replies in self._all_replies()):
             _log.warning("the NATS server reported an error: %s", text)
 

@@ -166,7 +166,7 @@ class RedisKeys:
         return f"{self._prefix}:record-namespaces".encode()
 
     def of_namespace(self, address: str) -> NamespaceKeys:
-        """Return the keys of the namespace that an address ends in."""
+        """Return the keys of the namespace that an address contains, such as `work.<namespace>`."""
         keys = self._namespaces.get(address)
         if keys is None:
             keys = self._namespaces[address] = NamespaceKeys(self._prefix, address.partition(".")[2])

@@ -121,7 +121,7 @@ class RedisConnection(asyncio.Protocol):
         return reply
 
     def beat(self) -> None:
-        """Ping an idle server, and abort the connection of one that stays silent."""
+        """Ping an idle server, and abort the connection if the server stays silent."""
         self._silent += 1
         if self._silent > SILENT_BEATS:
             self.abort("the server does not respond to heartbeats")
@@ -233,7 +233,7 @@ async def open_connection(
     name: str,
     sentinel: bool = False,
 ) -> RedisConnection:
-    """Connect and authenticate; a refusal is `ACCESS_DENIED`, a server that is not running an OSError."""
+    """Connect and authenticate; raise `ACCESS_DENIED` if the server refuses it, an OSError if it cannot be reached."""
     loop = asyncio.get_running_loop()
     connection = RedisConnection(owner)
     try:

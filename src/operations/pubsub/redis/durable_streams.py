@@ -81,7 +81,8 @@ _SETTLE = Script(
     "  redis.call('XADD', KEYS[2], 'MAXLEN', '~', '100000', '*', 'message', ARGV[3], 'reason', ARGV[4])\n"
     "end\nreturn 1"
 )
-"""Settle a stored request. Keys: stream, dead letters; arguments: its id, the outcome, the request, a note."""
+"""Settle a stored request. Keys: stream, dead letters; arguments: the request's id, `done`, `release` or `dead_letter`,
+the request, and a note: for `release` the number of deliveries so far, for `dead_letter` the reason."""
 
 
 _STORE_KEY = Script("return redis.call('SET', KEYS[1], '1', 'NX', 'PX', ARGV[1]) and 1 or 0")
@@ -222,9 +223,10 @@ class DurableStreamReader:
         self._claim(epoch)
 
     def _claim(self, epoch: ConnectionEpoch) -> None:
-        """Claim one request of a dead worker at a time: it may have killed that worker.
+        """Claim one request of a dead worker at a time: the request may have crashed that worker.
 
-        Other requests that are claimed with it would each count one more delivery, and become dead letters as well.
+        If this worker crashed as well, all requests that were claimed together would count one more delivery, and might
+        become dead letters.
         """
         if self._claiming or self._suspect is not None or self._stopped or len(self._held) >= self._limit:
             return
@@ -345,18 +347,18 @@ class RedisDelivery:
         """Number of deliveries, this one included; a peer that may store requests can set a higher number."""
         self.is_redelivered = is_redelivered
         self.record_key = ""
-        """The key of its record; empty if it has none."""
+        """The key of the request's record; empty if it has no record."""
 
     def done(self, record: Record | None = None) -> None:
         """Delete the request: it was handled."""
         self._reader.settle(self, b"done", record=record)
 
     def note(self, record: Record) -> None:
-        """Replace its record."""
+        """Replace the request's record."""
         self._reader.note(self, record)
 
     def release(self) -> None:
-        """Release it for another worker; this delivery does not count."""
+        """Release the request for another worker; this delivery does not count."""
         self._reader.settle(self, b"release", b"%d" % (self.number - 1))
 
     def dead_letter(self, reason: str, record: Record | None = None) -> None:

@@ -15,11 +15,17 @@ from operations.pubsub.redis.connection_epoch import ConnectionEpoch
 
 _MOST_AT_ONCE = 64
 _MOST_AMONG_OTHERS = 8
+"""Largest number of queue elements per command: for the only worker of a queue, and with other workers."""
 _BATCH_SECONDS = 0.002
+"""Time for handling the requests of one command."""
 _FLUSH_SECONDS = 0.001
+"""Time after which the responses to handled requests are written although further requests are still to be handled."""
 _AHEAD_SECONDS = 0.001
+"""With other workers, the next command is sent early only if an element takes less time than this."""
 _AT_ONCE_SECONDS = 0.0005
+"""A reply within this time is immediate: the request was already queued."""
 _LOOK_EVERY = 8
+"""Number of immediate replies after which the reader checks whether more requests are queued."""
 REPAIR = (
     "local function repair(key, size)\n"
     "  local reply = redis.pcall(size, key)\n"
@@ -177,10 +183,10 @@ class QueueReader:
         self._go_on()
 
     def _ask_ahead(self, served: bytes, came: int) -> None:
-        """Request more before the taken requests are handled, if handlers are quick.
+        """Send the next command before the taken requests are handled, if handlers are quick.
 
-        A single worker would take everything, but another worker may have joined since the last heartbeat and should
-        not be idle. A single request gets its response first, because its caller may then send the next one.
+        With slow handlers even the only known worker waits: another worker may have joined since the last heartbeat,
+        and should not be idle. A single request gets its response first: its caller may then send the next request.
         """
         if len(self.keys) > 1 and served in self.keys:
             # The server takes from the first queue with requests: rotate the order.

@@ -61,7 +61,7 @@ SETTLE_RECORDED = Script(
     + _REPLACE
     + "if redis.call('XACK', KEYS[1], 'workers', ARGV[1]) == 0 then return 0 end\n"
     + "redis.call('XDEL', KEYS[1], ARGV[1])\n"
-    # A request that names a record of another owner has no entry there: workers do not write it.
+    # A request may name the record of another request. That record has another entry, and must not be replaced.
     + "if redis.call('HGET', KEYS[2], 'entry') ~= ARGV[1] then return 0 end\n"
     + "replace(KEYS[2], KEYS[3], ARGV[2], ARGV[3], ARGV[4], ARGV[5])\n"
     + "redis.call('HDEL', KEYS[2], 'entry')\n"

@@ -26,7 +26,7 @@ PUSH = Script(
     + "if size == #ARGV - 1 then redis.call('PEXPIRE', KEYS[2], ARGV[1]) end\n"
     + "return workers"
 )
-"""Queue requests if there are live workers; return their number.
+"""Queue requests if there are live workers; return the number of live workers.
 
 Keys: workers, queue; arguments: lifetime, requests."""
 
@@ -147,7 +147,7 @@ class RequestQueues:
         self._bus.spawn(self._take_from(epoch, address))
 
     async def close(self) -> None:
-        """Stop taking, and return the requests that were in flight."""
+        """Stop taking requests, and return the requests that were in flight to their queues."""
         for address, receivers in list(self._receivers.items()):
             for receive in list(receivers):
                 self.remove(address, receive)

@@ -60,14 +60,14 @@ class TopologyFinder:
                 return await find(node)
             except (OSError, ReplyError, EOFError) as error:
                 problems.append(f"{node}: {str(error) or type(error).__name__}")
-                # The next attempt starts with another one.
+                # The next attempt starts with another node.
                 self._known.append(self._known.pop(self._known.index(node)))
         raise ConnectionError("; ".join(problems))
 
     async def _find_master(self, node: RedisNode) -> Topology:
         reply = await self._ask(node, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._address.service)
         if not reply:
-            raise ConnectionError(f"no sentinel has the service {self._address.service!r}")
+            raise ConnectionError(f"the sentinel does not know the service {self._address.service!r}")
         return Topology([RedisNode(reply[0].decode(), int(reply[1]))])
 
     async def _find_slots(self, node: RedisNode) -> Topology:

@@ -56,6 +56,7 @@ write.
 """
 _MOST_KEPT = 16 << 20
 _KEPT_SECONDS = 30.0
+"""Limits of the responses that are kept for the next connection: bytes, and seconds without a connection."""
 _CAPABILITIES = Capabilities(
     reports_undelivered=True,
     tracks_peers=False,
@@ -73,10 +74,10 @@ class RedisTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, Reports
     `async with RedisTransport(url) as bus:`
 
     An address `work.<namespace>` is a list, from which one worker of the group takes each message. Every other address
-    is a channel, of which all listeners get every message. Entering waits for the first connection; a refusal is
-    raised, a server that does not respond yet is retried. `name` is the first part of this peer's name and of its
-    inbox, for permissions; by default the URL's user. `trusted` states that only trusted code reaches this server, so
-    that claimed identities are accepted.
+    is a channel, of which all listeners get every message. Entering the block waits for the first connection. It raises
+    an error if the server refuses the credentials, and keeps trying while the server does not respond. `name` is the
+    first part of this peer's name and of its inbox, for permissions; by default the URL's user. `trusted` states that
+    only trusted code reaches this server, so that the identities that callers claim are accepted.
     """
 
     def __init__(
@@ -192,7 +193,7 @@ class RedisTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, Reports
         self._stored.store(address, message, key, stored, undelivered, record)
 
     def take(self, address: str, take: Take, *, limit: int) -> Stop:
-        """Take the messages stored at an address, at most `limit` at a time; the peers that take them share them."""
+        """Take the messages stored at an address, at most `limit` at a time; each message goes to one of the takers."""
         return self._stored.take(address, take, limit)
 
     async def store_key(self, key: str, seconds: float) -> bool:
