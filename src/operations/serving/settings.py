@@ -58,7 +58,7 @@ class AppSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
     audit: Audit | None = None
     jobs: Jobs | None = None
-    """Run calls in the background: `Prefer: respond-async` over HTTP, tasks over MCP. The caller of `app` closes them."""
+    """Runs calls in the background: `Prefer: respond-async` over HTTP, tasks over MCP. `app` does not close it."""
     console: bool = False
     """Whether the console is served at `/console/`; it observes every call of the registry."""
     console_bodies: bool = False
