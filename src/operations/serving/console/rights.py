@@ -26,7 +26,7 @@ class Viewer:
         self.identity = caller.identity
         self.name = caller_name(caller.identity)
         self.is_known = is_open or caller.principal is not None
-        """Whether the caller may use the console; False for an anonymous caller of a server with an authenticator."""
+        """Whether calls can be the caller's own: False for an anonymous caller of a server with an authenticator."""
         scopes = caller.identity.scopes if caller.identity is not None and caller.principal is not None else ()
         self.may_watch = is_open or WATCH in scopes
         self.may_manage = is_open or MANAGE in scopes
