@@ -166,7 +166,7 @@ def _with_password(url: str, password: str) -> str:
 
 
 def _token_from(args: ParsedArguments, settings: TransportSettings) -> Callable[[], str] | None:
-    """Return a function that reads the token at each connection; never from arguments, which other users can see."""
+    """Return a function that reads the current token. No argument has the token: other users can see arguments."""
     if args.token_file is not None:
         path = Path(args.token_file).expanduser()
         path.stat()  # fail now, not at the first connection
