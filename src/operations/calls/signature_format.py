@@ -7,9 +7,9 @@ import struct
 from typing import NamedTuple
 
 BY_SESSION = 1
-"""The kind of request that its caller signed."""
+"""The kind of a request that was signed by its caller."""
 BY_GRANT = 3
-"""The kind of request that a worker signed for the caller of another request."""
+"""The kind of a nested call that a worker signed for the caller of the root request."""
 SIGNATURE_BYTES = 16
 _SIGNED = 1
 _HEAD = struct.Struct(">BBH")
@@ -57,7 +57,7 @@ def is_signed(message: bytes) -> bool:
 
 
 def split(message: bytes) -> SignedRequest | None:
-    """Return the parts of a signed request; None if it is truncated."""
+    """Return the parts of a signed request; None if the message is truncated."""
     if len(message) < _HEAD.size + SIGNATURE_BYTES:
         return None
     _, kind, size = _HEAD.unpack_from(message)

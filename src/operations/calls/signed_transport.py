@@ -67,7 +67,7 @@ class ReceivedRequest(msgspec.Struct, frozen=True):
 
     signed: SignedRequest | None
     signer: Principal | CallError
-    """The owner of its token, or the error that it is refused with."""
+    """The owner of the request's token, or the error with which the request is refused."""
     delivery: RecordedDelivery | None
     """The delivery of a stored request."""
 
@@ -298,7 +298,7 @@ class SignedTransport(TransportWrapper):
     def _open(
         self, message: bytes, arrival: Arrival, delivery: RecordedDelivery | None
     ) -> tuple[bytes, ReceivedRequest]:
-        """Return the request without its signature, and its signer or the error that it is refused with."""
+        """Return the request without its signature, and its signer or the error with which it is refused."""
         signed = split(message)
         if signed is None:
             return b"", ReceivedRequest(None, self._refuse("forged", "the signature is truncated"), delivery)
@@ -343,7 +343,7 @@ class SignedTransport(TransportWrapper):
             raise self._refuse("invalid", error.message) from None
 
     def _apply_root(self, event: CallRequested, root: RootRequest, *, stored: bool) -> None:
-        """Apply the deadline of the root to a nested call; a stored call needs to be sent before that deadline."""
+        """Apply the deadline of the root to a nested call; a stored call must have been sent before that deadline."""
         payload = event.payload
         made_at = (payload.sent_at or 0) if stored else int(time.time() * 1000)
         if made_at > root.deadline:

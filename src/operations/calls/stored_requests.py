@@ -274,7 +274,7 @@ class StoredRequests:
     def _dead_letter(self, event: CallRequested, codec: Codec, delivery: Delivery, error: CallError) -> None:
         """Dead-letter a request; a durable call gets a record, so that it is listed and retried like a job."""
         job, transport = job_of(event, delivery), self._endpoint.transport
-        if job is None or not delivery.record_key:  # the record of a job is stored with it
+        if job is None or not delivery.record_key:  # the record of a job is stored with its request
             self._endpoint.send_error(event.id, error, codec)
             if transport.optional(KeepsRecords) is None:
                 self._move_to_dead_letters(delivery, error.message)

@@ -126,7 +126,7 @@ class CallHandler:
         self.dispatcher.backpressure.change(is_congested)
 
     async def registered(self, timeout: float | None = 30.0) -> None:
-        """Wait until the hub has accepted the operations; raise `ACCESS_DENIED` if it rejected one.
+        """Wait until the hub has accepted the operations; raise `ACCESS_DENIED` if the hub rejected one of them.
 
         On a bus without a hub this returns immediately.
         """

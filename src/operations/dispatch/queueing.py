@@ -1,4 +1,4 @@
-"""Queues of calls, tasks and responses: callers take turns, and the calls of one caller keep their order."""
+"""Queues of calls, tasks and responses: callers are served in turn, and the calls of one caller keep their order."""
 
 from __future__ import annotations
 

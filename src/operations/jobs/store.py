@@ -48,7 +48,7 @@ class JobStore(Protocol):
         """End a job that has not ended."""
 
     async def retry(self, job_id: str, record: JobRecord, identity: Identity | None) -> None:
-        """Run a job that did not succeed again: as `identity` if it is given, otherwise as at the submission."""
+        """Run a failed or dead job again: as `identity` if it is given, otherwise as at the submission."""
 
     async def close(self) -> None:
         """Release resources."""

@@ -27,7 +27,7 @@ BATCH_MARKS = (b"\0", b"\2")
 _USUAL = 64
 """Largest number of messages in a batch for which the struct formats are prepared."""
 QUICK_SECONDS = 0.0002
-"""The average time of a request that counts as quick."""
+"""Requests count as quick if handling them takes less than this time on average."""
 _RECENT = 18
 _MOST_SLOW = 2
 """Requests are quick if at most this many of the `_RECENT` last responses have no mark."""

@@ -87,7 +87,7 @@ class LargeMessages:
 
 
 class Link(Protocol):
-    """One socket. Messages that one iteration of the event loop sends are one write."""
+    """One socket. Messages that are sent in one iteration of the event loop are combined into few writes."""
 
     turn: Turn
     """Limit on the messages of this link that are handled in each iteration of the event loop."""

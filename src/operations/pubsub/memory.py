@@ -33,7 +33,7 @@ class _Listeners:
 
 
 class MemoryBus:
-    """The state that the ends of one in-process bus share."""
+    """The state that the transports on one in-process bus share."""
 
     def __init__(self) -> None:
         self.listeners: dict[str, _Listeners] = {}
@@ -58,7 +58,7 @@ class MemoryBus:
                 undelivered(f"no listener at {address}")
 
 
-# The only global table: `memory:<name>` is the same bus everywhere in this process. A bus is deleted with its last end.
+# The only global table: `memory:<name>` is the same bus in the whole process, until its last transport is deleted.
 _named: weakref.WeakValueDictionary[str, MemoryBus] = weakref.WeakValueDictionary()
 
 

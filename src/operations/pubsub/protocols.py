@@ -1,8 +1,9 @@
 """The interface of transports, which carry bytes between peers. It knows nothing of calls or operations.
 
 `Transport` is the part that every transport implements. Other parts are optional Protocols (`Stores`, `KeepsRecords`,
-`StoresKeys`, `InProcess`, `Flushes`, `ReportsBacklog`): `Transport.optional` returns the part, or None without it.
-`TransportWrapper` is the base of transports around another one.
+`StoresKeys`, `InProcess`, `Flushes`, `ReportsBacklog`, `ReportsConnection`, `ReportsCongestion`): `Transport.optional`
+returns such a part, or None if the transport does not have it. `TransportWrapper` is the base of transports around
+another one.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
 class Transport(Protocol):
     """A peer's connection to a bus that carries bytes.
 
-    Sending is synchronous and buffered: one iteration of the event loop makes one write.
+    Sending is synchronous and buffered: messages of one iteration of the event loop are combined into few writes.
     """
 
     attachment: object | None
@@ -142,7 +143,7 @@ OWNER_LENGTH = 16
 
 
 class TooManyRecords(DeliveryRefused):
-    """The reason of a message that was not stored because its owner has too many records."""
+    """The reason why a message was not stored: its owner has too many records."""
 
 
 class Delivery(Protocol):
@@ -208,7 +209,7 @@ class Stores(Protocol):
         """
 
     def take(self, address: str, take: Take, *, limit: int) -> Stop:
-        """Take the messages stored at an address, at most `limit` at a time; each message goes to one of the takers."""
+        """Take the messages stored at an address, at most `limit` at a time; each message goes to one taking peer."""
 
 
 @runtime_checkable
@@ -216,7 +217,7 @@ class KeepsRecords(Protocol):
     """Keeps records of stored messages, which every peer of the bus can read by their key."""
 
     async def read_record(self, address: str, key: str) -> tuple[bytes, bytes] | None:
-        """Return the value and body of a record, or None if there is none; raise a CallError if that is unknown."""
+        """Return the value and body of a record; None if there is no record. Raise a CallError if it cannot be read."""
 
     async def list_records(self, owner: str | None, most: int) -> list[tuple[str, str, bytes]]:
         """Return the address, key and value of at most `most` records: of one owner, or of all."""

@@ -1,7 +1,7 @@
 """TLS probe: whether a server uses TLS unexpectedly, or does not use it although it was expected.
 
-Used only after a connection has failed, and nothing secret is sent: a handshake that accepts any certificate and is
-then aborted, or a request that every server of its kind responds to.
+It is used only after a connection has failed, and sends nothing secret: only a handshake that accepts any certificate
+and is then aborted, or a request to which every server of its kind responds.
 """
 
 from __future__ import annotations

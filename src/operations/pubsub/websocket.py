@@ -1,7 +1,7 @@
 """WebSocket links over picows; `websocket_client` opens them, and `websocket_server` accepts them.
 
-Messages that one iteration of the event loop sends are one write, and one frame if the peer accepts batches (see
-`framing`). Received messages are handled in turns, so that one busy peer does not delay others.
+Messages that are sent in one iteration of the event loop are combined into few writes, and into few frames if the peer
+accepts batches (see `framing`). Received messages are handled in turns, so that one busy peer does not delay others.
 """
 
 from __future__ import annotations

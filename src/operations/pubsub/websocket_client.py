@@ -1,4 +1,4 @@
-"""WebSocket client: opens links to a hub, and explains why one cannot be opened.
+"""WebSocket client: opens links to a hub, and explains why a link cannot be opened.
 
 The socket is opened here and not by picows, which keeps a socket whose opening was cancelled until the peer responds or
 its own timeout passes. A cancelled connection is shut down, which picows notices immediately.

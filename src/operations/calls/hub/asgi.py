@@ -135,7 +135,7 @@ class ASGILink:
                 self.abort("a message exceeds the size limit")
                 return
             for message in messages_of(frame):
-                while len(message) > LARGE_MESSAGE and not self.large.enter():  # noqa: ASYNC110  # one try an iteration
+                while len(message) > LARGE_MESSAGE and not self.large.enter():  # noqa: ASYNC110  # one attempt per iteration
                     await asyncio.sleep(0)
                 self.turn.begin()
                 self.receive(message, self.source)

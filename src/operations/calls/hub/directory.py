@@ -358,7 +358,7 @@ class _ChangeNotices:
             self._add(session, registration)
 
     def unwatch(self, session: HubSession) -> None:
-        """Send a session nothing more."""
+        """Stop sending announcements to a session."""
         self._watching.pop(session, None)
 
     def announce(self, registration: Registration) -> None:

@@ -226,7 +226,10 @@ class Router:
             self._refuse(session, caller_id, error, codec)
 
     def _identify(self, session: HubSession, header: EventHeader, codec: Codec) -> Identity | None:
-        """Return the identity that a request runs as: that of its grant, or of the session's own token."""
+        """Return the identity that a request runs as: that of its grant, or else that of the session's own token.
+
+        Without a grant, a request of a trusted session runs as the identity that it claims.
+        """
         claimed = self._read_claimed(session, header, codec)
         if header.grant is not None:
             grant = session.grants.present(header.grant)
@@ -380,7 +383,7 @@ class Router:
         session.send(codec.encode(error_event(request_id, error, codec)))
 
     def _reject_unreadable(self, session: HubSession, codec: Codec, message: bytes, problem: Exception) -> None:
-        """Respond with an error to a request with an unreadable header, so that its caller does not wait in vain.
+        """Respond with an error to a request with an unreadable header, so that its caller need not wait for a timeout.
 
         A message above `_MOST_REJECTED` bytes is only counted: its id is not read.
         """

@@ -42,7 +42,7 @@ _MOST_CONNECTIONS = 64
 
 
 class Hub:
-    """A server that spokes connect to and register their operations at: `async with Hub(authenticator) as hub:`.
+    """A server at which spokes register their operations: `async with Hub(authenticator) as hub:`.
 
     Code in the hub's own process calls and serves through `hub.transport()`. `closing_seconds` is the time for which a
     worker may still make nested calls after its request was aborted. `calls_per_caller` is the largest number of calls

@@ -47,7 +47,7 @@ header.
 """
 _MAX_CONVERTED = 4 << 20
 _MAX_CONVERTED_VALUES = 25_000
-"""Largest message that is converted to JSON, and its number of values: each takes up to 1.5 µs."""
+"""Limits of a message that is converted to JSON: its bytes, and its values. A value takes up to 1.5 µs to convert."""
 
 
 class HubSession:
@@ -77,7 +77,7 @@ class HubSession:
         self.deliver = deliver
         self.link: Link | None = None
         self.is_worker = False
-        """Whether the peer has registered operations: it is a worker, and needs a grant for every call."""
+        """Whether the peer has registered operations: it is a worker, and its calls need a grant or `asWorker`."""
         self.calls: dict[str, RoutedCall] = {}
         """The calls that this peer made and that are at workers, by its own request ids."""
         self.running: dict[str, RoutedCall] = {}

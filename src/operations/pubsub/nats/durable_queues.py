@@ -35,7 +35,7 @@ _MOST_ASKED = 256
 _TROUBLE_SECONDS = 0.25
 """Seconds between a failed attempt and the next one."""
 _MOST_READS = 4
-"""Number of attempts to read the record of a message before the message is skipped. A replica may lag behind."""
+"""Number of attempts to read the record of a message before the message is refused. A replica may lag behind."""
 _EXPIRED = (404, 408)
 _RECORD_HEADERS = 1 << 14
 """Maximum size of the headers of a record."""
@@ -222,7 +222,7 @@ class DurableQueues:
             self._publish_or_warn(subject, message, headers, stored)
 
     def _publish_or_warn(self, subject: bytes, message: bytes, headers: bytes, done: Callable[[], None]) -> None:
-        """Store a message at another subject; on failure it stays in its queue and is delivered again."""
+        """Store a message at another subject; on failure the message stays in its queue and is delivered again."""
 
         def answered(answer: JetStreamReply) -> None:
             if answer.error is None:

@@ -67,7 +67,7 @@ class NatsRecords:
         return blake2b(record.key.encode(), key=self._secret, digest_size=16).hexdigest().encode()
 
     async def admit(self, record: Record) -> bool:
-        """Whether the owner of a new record may have one more record; if so, count the record.
+        """Count a new record of its owner; return whether the owner may have it.
 
         The server's count is read at intervals, and again when the limit is reached.
         """

@@ -120,7 +120,7 @@ class QueueReader:
             if not (self._asked or self._rest) or not self._connection.is_open:
                 return
             self.unblock()
-            # The server may process this before the blocking command.
+            # The server may process the UNBLOCK before the blocking command: repeat it.
             await asyncio.wait((self._stopped,), timeout=0.05)
 
     def _adapt(self, taken: int) -> None:

@@ -77,7 +77,8 @@ RELEASE_RECORDED = Script(
     "local entry = redis.call('XADD', KEYS[1], '*', 'message', ARGV[2], 'before', ARGV[3], 'record', ARGV[4])\n"
     "if redis.call('HGET', KEYS[2], 'entry') == ARGV[1] then redis.call('HSET', KEYS[2], 'entry', entry) end\nreturn 1"
 )
-"""Store a request again for another worker. Keys: stream, record; arguments: its id, the request, deliveries, key."""
+"""Store a request again for another worker. Keys: stream, record; arguments: the request's id, the request, the number
+of deliveries so far, the record's key."""
 
 _DEAD_LETTER = Script(
     _NOW

@@ -193,7 +193,7 @@ class RedisTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, Reports
         self._stored.store(address, message, key, stored, undelivered, record)
 
     def take(self, address: str, take: Take, *, limit: int) -> Stop:
-        """Take the messages stored at an address, at most `limit` at a time; each message goes to one of the takers."""
+        """Take the messages stored at an address, at most `limit` at a time; each message goes to one taking peer."""
         return self._stored.take(address, take, limit)
 
     async def store_key(self, key: str, seconds: float) -> bool:
