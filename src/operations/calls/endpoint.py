@@ -51,7 +51,9 @@ from operations.wire import LARGE_MESSAGE
 
 _log = logging.getLogger("operations")
 _MAX_ENDED = 2_000
+"""Number of ended requests whose late and duplicate responses are recognised."""
 _LONGEST_MESSAGE = 10_000
+"""Number of characters of an error's message that are sent if the whole error exceeds the maximum payload."""
 RECONNECTED_WITHIN = 3.0
 """Seconds after a reconnect by which the other peers are expected to be connected again."""
 _REQUESTS: frozenset[type[Event]] = frozenset({CallRequested, PLAIN_REQUEST, LARGE_REQUEST})

@@ -35,6 +35,7 @@ retried.
 """
 _OWNER_BYTES = 8
 _LONGEST_TEXT = 1_000
+"""Number of characters of an error's code and message that a record keeps."""
 _VALUE_BYTES = 1 << 14
 """The largest size of a record without its body."""
 

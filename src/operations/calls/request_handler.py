@@ -45,7 +45,9 @@ Identify = Callable[[CallRequested], Identity | None]
 ShowError = Callable[[CallError, str], CallError]
 """Returns the error of an operation as its callers may see it."""
 _ACCEPT_SECONDS = 0.1
+"""Seconds after which a call that still runs is reported to its caller as accepted."""
 _MAX_ATTEMPTS = 8_192
+"""Number of recent requests whose duplicates are recognised."""
 _SESSION = re.compile("[.-]")
 """The characters that end the first part of a session's name, with which a request id behind a hub begins."""
 _MOST_IDENTITIES = 1_024

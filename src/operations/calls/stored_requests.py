@@ -33,9 +33,13 @@ from operations.recent import Recent
 MOST_DELIVERIES = 3
 """Number of deliveries without a response after which a stored request is dead-lettered."""
 _MAX_FINISHED = 65_536
+"""Number of finished requests whose duplicates are recognised."""
 _MOST_COPIES = 4
+"""Largest number of further deliveries that are held with a job; others are acknowledged as duplicates."""
 _IN_FLIGHT_SECONDS = 1.0
+"""Seconds after which a response has certainly been sent, if the connection was not lost."""
 _MOST_KEPT = 4 << 20
+"""Largest total size of the responses that are kept."""
 
 
 class RecentResponses:

@@ -19,6 +19,7 @@ ALGORITHMS = ("RS256", "ES256", "PS256", "EdDSA")
 _MAX_DOCUMENT_BYTES = 1 << 20
 _FETCH_SECONDS = 10.0
 _KEPT_SECONDS = 300.0
+"""Seconds after which the keys are fetched again."""
 _AGAIN_SECONDS = 30.0
 """Minimum interval between fetches. A token with an unknown key id causes a fetch, and any caller can send one."""
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})

@@ -14,8 +14,10 @@ from operations.identity.tokens import AnyAuthenticator, Principal
 
 _SECONDS = 300.0
 _MAX_ENTRIES = 10_000
+"""Limits of verified tokens: seconds in the cache, and number."""
 _MAX_FAILURES = 1_000
 _FAILURE_SECONDS = 5.0
+"""Limits of refused tokens: number, and seconds in the cache."""
 
 
 class TokenCache:

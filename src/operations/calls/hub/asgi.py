@@ -32,6 +32,7 @@ ASGIEvent = MutableMapping[str, Any]
 ASGIReceive = Callable[[], Awaitable[ASGIEvent]]
 ASGISend = Callable[[ASGIEvent], Awaitable[None]]
 _SLOW_BYTES = 64 << 10
+"""Number of unsent bytes above which a peer counts as slow."""
 _UPGRADE_REQUIRED = 426
 _POLICY_VIOLATION = 1008
 _NORMAL_CLOSURE = 1000

@@ -32,6 +32,7 @@ _MOST_CALLS = 100_000
 _MOST_QUEUED_BYTES = 16 << 20
 """Largest size of the queued requests of one caller."""
 _QUEUED_PER_TURN = 64
+"""Number of queued requests of one caller that are forwarded in one iteration of the event loop."""
 _MOST_UNREAD = 32 << 20
 _MOST_UNREAD_WITHOUT_RIGHTS = 8 << 20
 """Numbers of unread bytes above which a worker gets no more requests: of any caller, and of callers without rights."""
@@ -42,12 +43,15 @@ _MOST_CONTROL = 4096
 _MOST_REJECTED = 4 << 20
 """Largest unreadable message that is searched for its id."""
 _ENDED_KEPT = 10_000
+"""Number of ended calls whose late responses are recognised as late."""
 _ENDS_PER_TURN = 256
+"""Number of calls that end in one iteration of the event loop when a session is lost or deadlines have passed."""
 _EXPIRY_SECONDS = 2
 """The hub ends a call this many seconds after its deadline, if neither its caller nor its worker has ended it."""
 
 
 CALLS_PER_CALLER = 4_096
+"""Default for the largest number of calls of one caller at workers."""
 
 
 class Router:

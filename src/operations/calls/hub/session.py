@@ -24,6 +24,7 @@ from operations.wire import has_more_values
 _HELLO_SECONDS = 5.0
 _HELLO_BYTES = 4096
 _SLOW_UNSENT = 4 << 20
+"""Number of unsent bytes above which `SlowReaderCheck` checks how fast a peer reads."""
 _LEAST_READING = 1 << 20
 _READING_SECONDS = 5.0
 """Seconds in which a peer with more than `_SLOW_UNSENT` unsent bytes has to read `_LEAST_READING` bytes."""

@@ -27,12 +27,15 @@ _VALUE = b"Operations-Value"
 _FINAL = b"Operations-Final"
 """The header of a record whose message was handled, deleted or dead-lettered."""
 _WRONG_SEQUENCE = 10_071
+"""The code of JetStream's error if a record was changed since it was read."""
 _LISTED_TOGETHER = 1_000
+"""Largest number of records that one request lists."""
 _COUNTED_SECONDS = 10.0
 """Seconds for which a count of an owner's records is used."""
 _MOST_COUNTED = 10_000
 """Largest number of owners whose counts are stored."""
 _BEYOND_ALL = 1 << 30
+"""An offset greater than the number of subjects of any stream."""
 _NOT_EXECUTED = {"executed": "no"}
 
 

@@ -36,8 +36,11 @@ _log = logging.getLogger("operations")
 _DEDUP_MILLISECONDS = b"600000"
 """How long the key of a stored request is kept, to drop duplicates."""
 _SILENT_MILLISECONDS = b"3600000"
+"""How long a consumer without requests may be silent before it is deleted from the group."""
 _MOST_AT_ONCE = 64
+"""Largest number of requests that one command reads."""
 _MOST_DIGITS = 10
+"""A number of earlier deliveries with this many digits is invalid."""
 _GROUP = b"workers"
 """The consumer group of all workers."""
 

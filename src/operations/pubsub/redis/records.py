@@ -19,7 +19,9 @@ TOO_MANY = -1
 _ANSWER_SECONDS = 5.0
 _READ_TOGETHER = 500
 _BODIES_TOGETHER = 32
+"""Largest number of records that one command reads: without their bodies, and with them."""
 _INDEX_MILLISECONDS = 40 * 86_400_000
+"""How long the list of an owner's records is kept after its last change."""
 _UNSERVED_MILLISECONDS = 25 * 3_600_000
 """How long requests with records are stored for a namespace that no worker has served."""
 _NOT_EXECUTED = {"executed": "no"}
