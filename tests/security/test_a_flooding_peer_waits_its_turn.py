@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import AsyncIterator
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from operations import CallError, ErrorCode, Identity, OperationContext, OperationRegistry, operation
 from operations.calls import CallHandler, PendingRequestMap
@@ -19,7 +21,7 @@ from operations.calls.hub import Hub, router
 from operations.calls.hub.spoke import Spoke
 from operations.context import Grant
 from operations.dispatch import Dispatcher, Request
-from operations.dispatch.queueing import FairQueue
+from operations.dispatch.queueing import FairQueue, Slots
 from operations.identity import Principal, StaticTokens
 from operations.pubsub import link
 from operations.pubsub.link import Link
@@ -92,6 +94,65 @@ async def test_callers_take_turns_for_the_slots_of_a_worker() -> None:
         await honest
         await at.stop_flood()
         await handler.close()
+
+
+async def test_slow_calls_of_one_caller_do_not_occupy_all_slots_of_a_worker() -> None:
+    sleeper = Sleeper("shop.slow")
+
+    @operation(id="shop.look", type="query")
+    async def look() -> str:
+        return "seen"
+
+    async with scene() as at:
+        handler = CallHandler(OperationRegistry([sleeper.operation, look]), at.worker, concurrency=64)
+        await handler.registered()
+        at.start_flood("shop.slow", 200)
+        await until(lambda: handler.in_flight == 200)
+        assert sleeper.runs == 48
+        for _ in range(20):
+            assert (await at.honest.call("shop.look")).data == "seen"
+        assert sleeper.runs == 48
+        sleeper.let_go.set()
+        await asyncio.gather(*at.flooding)
+        assert sleeper.runs == 200
+        assert handler.dispatcher.slots.free == 64
+        await handler.close()
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    concurrency=st.sampled_from([1, 3, 64, 100]),
+    steps=st.lists(st.tuples(st.sampled_from("abcde"), st.booleans(), st.integers(1, 40)), max_size=60),
+)
+def test_slots_are_shared_under_any_sequence_of_calls(concurrency: int, steps: list[tuple[str, bool, int]]) -> None:
+    slots, running, waiting = Slots(concurrency, 10_000), list[Item](), list[Item]()
+    reserved = concurrency // 4 if concurrency >= 64 else 0
+
+    def step(caller: str, starts: bool) -> None:
+        item = SlotItem(caller, running, waiting)
+        if not starts:
+            ended = next((item for item in running if item.caller == caller), None)
+            if ended is not None:
+                running.remove(ended)
+                slots.release(caller)
+        elif slots.take(caller):
+            running.append(item)
+        else:
+            waiting.append(item)
+            assert slots.enqueue(item)
+
+    for caller, starts, times in steps:
+        for _ in range(times):
+            step(caller, starts)
+        assert slots.free == concurrency - len(running) >= 0
+        assert slots.waiting.size == len(waiting)
+        used = Counter(item.caller for item in running)
+        for caller in {item.caller for item in waiting}:
+            # A call waits only if no slot is free, or only reserved ones and its caller uses many.
+            assert slots.free == 0 or (slots.free <= reserved and used[caller] >= reserved // 8)
+    while running:
+        slots.release(running.pop().caller)
+    assert (slots.free, waiting) == (concurrency, [])
 
 
 async def test_callers_take_turns_for_a_worker_that_computes() -> None:
@@ -333,6 +394,19 @@ async def test_links_that_share_a_turn_are_handled_as_one(monkeypatch: pytest.Mo
 class Item:
     def __init__(self, caller: str) -> None:
         self.caller = caller
+
+
+class SlotItem(Item):
+    def __init__(self, caller: str, running: list[Item], waiting: list[Item]) -> None:
+        super().__init__(caller)
+        self._running, self._waiting = running, waiting
+
+    def begin(self) -> None:
+        self._waiting.remove(self)
+        self._running.append(self)
+
+    def refuse(self) -> None:
+        self._waiting.remove(self)
 
 
 def test_a_fair_queue_takes_the_first_of_each_caller_in_turn() -> None:

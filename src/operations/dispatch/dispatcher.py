@@ -116,7 +116,7 @@ class Request(Deadline, kw_only=True):
         if not self.has_passed:
             return False
         self.expire()
-        self.host.slots.release()
+        self.host.slots.release(self.caller)
         return True
 
     def refuse(self) -> None:
@@ -151,7 +151,7 @@ class Request(Deadline, kw_only=True):
             self.is_over = True
             self.ended(None, error)
             if has_slot:
-                host.slots.release()
+                host.slots.release(self.caller)
 
     async def serve(self) -> None:
         """Run the call and report its end; this coroutine is the call's task."""
@@ -187,10 +187,7 @@ class Request(Deadline, kw_only=True):
         host.active.discard(self)
         if host.idle is not None:
             host.forget(self)
-        if host.slots.waiting.size:
-            host.slots.release()
-        else:
-            host.slots.free += 1
+        host.slots.release(self.caller)
 
     def _end(self, envelope: ResponseEnvelope[Any] | None, raised: BaseException | None) -> None:
         self.leave()
@@ -271,10 +268,7 @@ class Dispatcher:
         When the call first suspends, `request.suspended` is called with an object whose `stop` method ends the call.
         """
         self.authorize(request)
-        slots = self.slots
-        if slots.free > 0:
-            slots.free -= 1
-        else:
+        if not self.slots.take(request.caller):
             await self._wait_for_slot(request)
         request.began = True
         self.active.add(request)
@@ -294,9 +288,7 @@ class Dispatcher:
         """Run a stream in the consumer's task: the next item is produced when the consumer requests it."""
         operation_id = request.operation_id
         operation = self.authorize(request)
-        if self.slots.free > 0:
-            self.slots.free -= 1
-        else:
+        if not self.slots.take(request.caller):
             await self._wait_for_slot(request)
         active = StreamDeadline(self, operation_id, until=request.until, idle=request.idle_timeout)
         self.active.add(active)
@@ -321,7 +313,7 @@ class Dispatcher:
             finally:
                 request.grant.ended = True
                 self.forget(active)
-                self.slots.release()
+                self.slots.release(request.caller)
 
     def start(self, request: Request, ended: Ended, emit: Emit | None = None) -> None:
         """Run a call, or with `emit` a stream, in a separate task, and report its end.
@@ -332,12 +324,10 @@ class Dispatcher:
         request.ended = ended
         if emit is not None:
             request.emit = emit
-        slots = self.slots
-        if slots.free > 0:
-            slots.free -= 1
+        if self.slots.take(request.caller):
             self.active.add(request)
             self.tasks.start(request)
-        elif slots.enqueue(request):
+        elif self.slots.enqueue(request):
             self.active.add(request)
             if request.until is not None:
                 request.bucket = self.wheel.add(request, max(0.0, request.until - time.time()))

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import sys
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from time import perf_counter
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -20,6 +20,8 @@ _QUICK_SECONDS = 0.0001
 """A call is slow if its handler computes for at least this time before it first suspends or ends."""
 _SLOW_STARTS = 4
 """Number of slow calls in a row after which further calls are queued. A garbage collection may make one call slow."""
+_FEWEST_SHARED = 64
+"""Number of slots from which on some are reserved."""
 _FIRST_TASKS, _MOST_TASKS = 8, 64
 """Number of tasks that start in one iteration of the event loop: the initial number, and the maximum."""
 
@@ -63,7 +65,15 @@ class FairQueue(Generic[Q]):
 
     def pop(self) -> Q:
         """Remove and return the first item of the next caller."""
-        caller, items = next(iter(self._callers.items()))
+        return self._pop_of(next(iter(self._callers)))
+
+    def pop_allowed(self, allowed: Callable[[str], bool]) -> Q | None:
+        """Remove and return the first item of the next caller that is allowed; None if no caller is."""
+        caller = next((caller for caller in self._callers if allowed(caller)), None)
+        return None if caller is None else self._pop_of(caller)
+
+    def _pop_of(self, caller: str) -> Q:
+        items = self._callers[caller]
         item, _ = items.popitem(last=False)
         self.size -= 1
         if items:
@@ -100,14 +110,32 @@ class FairQueue(Generic[Q]):
 
 
 class Slots:
-    """A bounded number of running calls, and a bounded queue from which callers are served in turn."""
+    """A bounded number of running calls, and a bounded queue from which callers are served in turn.
+
+    A quarter of the slots is reserved for callers that use few of them, so that slow calls of one caller cannot occupy
+    all. With fewer than 64 slots none is reserved.
+    """
 
     def __init__(self, concurrency: int, queue: int) -> None:
         self.free = concurrency
-        """Number of free slots; code that acquires a slot decrements it."""
+        """Number of free slots."""
         self.waiting: FairQueue[QueuedCall] = FairQueue()
         self._most_waiting = queue
         self._starting = False
+        self._reserved = concurrency // 4 if concurrency >= _FEWEST_SHARED else 0
+        self._few = self._reserved // 8
+        """Number of slots up to which a caller may take reserved ones."""
+        self._used: dict[str, int] = {}
+        """Number of slots of each caller; calls without a caller are not counted."""
+
+    def take(self, caller: str) -> bool:
+        """Take a slot for a caller; return False if no slot is free for this caller."""
+        if self.free <= self._reserved and (self.free <= 0 or not self._uses_few(caller)):
+            return False
+        self.free -= 1
+        if caller:
+            self._used[caller] = self._used.get(caller, 0) + 1
+        return True
 
     def enqueue(self, call: QueuedCall) -> bool:
         """Queue a call. If the queue is full, refuse a call of a caller with more queued calls, or return False."""
@@ -119,11 +147,22 @@ class Slots:
         self.waiting.add(call)
         return True
 
-    def release(self) -> None:
-        """Free a slot; the next call in the queue starts."""
-        self.free += 1
+    def release(self, caller: str = "") -> None:
+        """Free the slot of a caller; the next call in the queue starts."""
+        self.put_back(caller)
         if self.waiting.size and not self._starting:
             self._start_waiting()
+
+    def put_back(self, caller: str) -> None:
+        """Free the slot of a caller, without starting the next call."""
+        self.free += 1
+        if caller:
+            used = self._used.pop(caller)
+            if used > 1:
+                self._used[caller] = used - 1
+
+    def _uses_few(self, caller: str) -> bool:
+        return self._used.get(caller, 0) < self._few
 
     @contextlib.asynccontextmanager
     async def released(self) -> AsyncGenerator[None, None]:
@@ -131,9 +170,7 @@ class Slots:
         self.release()
         try:
             yield
-            if self.free > 0:
-                self.free -= 1
-            elif not await SlotWaiter(self).acquire():
+            if not self.take("") and not await SlotWaiter(self).acquire():
                 raise CallError(ErrorCode.UNAVAILABLE, "the worker has too many requests waiting")
         except BaseException:
             self.free -= 1  # the call releases a slot when it ends
@@ -144,8 +181,12 @@ class Slots:
         self._starting = True
         try:
             while self.free > 0 and self.waiting.size:
-                self.free -= 1
-                self.waiting.pop().begin()
+                only_reserved = self.free <= self._reserved
+                call = self.waiting.pop_allowed(self._uses_few) if only_reserved else self.waiting.pop()
+                if call is None:
+                    break
+                self.take(call.caller)
+                call.begin()
         finally:
             self._starting = False
 
@@ -162,7 +203,7 @@ class SlotWaiter:
     def begin(self) -> None:
         """Resume the coroutine, which now has a slot."""
         if self._decided.cancelled():
-            self._slots.free += 1
+            self._slots.put_back(self.caller)
         else:
             self._decided.set_result(None)
 
@@ -182,7 +223,7 @@ class SlotWaiter:
             if self._decided.cancelled():
                 self._slots.waiting.discard(self)
             elif not self._is_refused:
-                self._slots.release()
+                self._slots.release(self.caller)
             raise
         return not self._is_refused
 
