@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from operations.schema.dialects.traversal import NativeForm
 
 Policy = Literal["cast", "total", "strict", "off"]
-"""Policy for results: `cast` normalises, `total` also replaces invalid values, `strict` raises, `off` does nothing."""
+"""Policy for results: `cast` normalises, `total` also replaces invalid values, `strict` normalises and raises an error
+if values are still invalid, `off` does nothing.
+"""
 Loader = Callable[[str], Any]
 Write = Callable[[], Mapping[str, Any] | bool]
 
@@ -54,7 +56,7 @@ class Schema:
 
     @property
     def original(self) -> Mapping[str, Any] | None:
-        """The document as it was given, if it declares draft 2020-12; None if it was converted."""
+        """The original document, if it declares draft 2020-12 and was passed without a loader; otherwise None."""
         source = self._source
         declared = source.get("$schema") if isinstance(source, Mapping) and self._loader is None else None
         stated = isinstance(declared, str) and declared.rstrip("#") == DRAFT_2020_12
@@ -75,8 +77,9 @@ class Schema:
     def errors(self, value: Any, found: Sequence[Found] = (), *, bounded: bool = False) -> list[Problem]:
         """Return every problem of `value`; empty if valid.
 
-        `found` has problems from another check (a Python type); they are added at paths where the schema has none.
-        With `bounded`, at most 100 problems are listed, and of a large value only the first: finding all takes long.
+        `found` has problems from another check, such as conversion to a Python type; they are added at paths where the
+        schema has none. With `bounded`, at most 100 problems are listed, and only the first one of a large value,
+        because finding all of them takes long.
         """
         if self.check(value):
             problems = []
@@ -93,7 +96,7 @@ class Schema:
         return self._casts[1](value, policy)
 
     def normalise(self, value: Any, policy: Policy = "cast") -> tuple[Any, Sequence[Problem]]:
-        """Return `value` normalised by `policy`, and the remaining problems; under `total`, the replaced values.
+        """Return `value` normalised by `policy`, and the remaining problems; `total` adds one for each replaced value.
 
         Never raises, not even under `strict`. The input is never changed; parts that are already normal are shared.
         """
@@ -246,7 +249,7 @@ class Schema:
         return casts
 
     def _plain_casts(self) -> tuple[Any, Any] | None:
-        """Return the casts of a plain schema; a value that its closed form accepts needs no other cast."""
+        """Return the functions of `_casts` for a plain schema; a value that its closed form accepts stays unchanged."""
         closed = closed_plain(self.document) if self._conversion.plain else None
         if closed is None:
             return None
@@ -331,7 +334,7 @@ class Schema:
 
 
 def _bounded(check: Callable[[Any], bool], shallow: Callable[[Any], bool] | None) -> Callable[[Any], bool]:
-    """Return `check` with a depth check, which most values bypass."""
+    """Return `check` with a depth check before it; a value that `shallow` accepts needs neither."""
     if shallow is None:
         return lambda value: not too_deep(value) and check(value)
 
@@ -377,13 +380,13 @@ def from_schema(
     """Return a Schema for any JSON Schema document; unsupported parts accept any value, with one warning.
 
     `dialect` is the default draft (`draft4`, `draft6`, `draft7`, `2019-09`, `2020-12`, `openapi-3.0` or a metaschema's
-    URL). Without a `loader`, nothing outside the document is read.
+    URL). `loader` returns the document at a URL; without it, nothing outside the document is read.
     """
     return Schema(json_schema, dialect=dialect, loader=loader)
 
 
 class _RecordSchema(Schema):
-    """A Schema of Python objects in their JSON form, which also takes the objects themselves."""
+    """A Schema of the JSON form of Python objects, which also validates the objects themselves."""
 
     def __init__(self, json_schema: Mapping[str, Any], to_json: Callable[[Any], Any]) -> None:
         super().__init__(json_schema)

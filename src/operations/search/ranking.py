@@ -27,7 +27,7 @@ _WEIGHTS: dict[str, tuple[float, float]] = {
     "tags": (1.5, 0.3),
     "fields": (0.5, 0.6),
 }
-"""The weight of each field, and how much its length counts."""
+"""The weight of each field, and `b`: how much the length of a field reduces the weight of its words, from 0 to 1."""
 _METHODS = {"GET": "read", "HEAD": "read", "POST": "create", "PUT": "update", "PATCH": "update", "DELETE": "delete"}
 _TYPES = {"query": "read", "mutation": "write", "subscription": "read"}
 _QUESTION_WORDS = ("who", "which", "what", "how")
@@ -65,16 +65,18 @@ class SearchDocument(msgspec.Struct, frozen=True):
 
 
 class _Entry(msgspec.Struct):
-    """A document as the index keeps it."""
+    """The facts about a document that change its score."""
 
     id: str
     intent: str
     nouns: frozenset[str]
-    """Stems of the title that are not verbs."""
+    """Stems that name the subject: words of the title, else of the path or id, that are not verbs."""
     scopes: frozenset[str]
+    """Stems of qualifiers in the title and the path, such as `legacy`."""
     last: str
     """The stem of the last path segment that is not a parameter."""
     depth: int
+    """Number of path segments, without parameters and versions."""
     verbs: frozenset[str]
     """Stems of the title's verb and of the action that its path ends in."""
     is_single: bool
@@ -119,7 +121,7 @@ class SearchIndex:
         self._largest_idf = max(self._idf.values(), default=1.0)
 
     def search(self, query: str, *, limit: int | None = None) -> list[str]:
-        """Return the ids of documents that have any word of the query, best first; an exact id is first."""
+        """Return the ids of documents that have any word of the query, best first; an id that equals it is first."""
         query = query[:_MAX_QUERY_CHARACTERS]
         terms, intent = self._read(query)
         scores: dict[int, float] = {}
@@ -196,7 +198,7 @@ class SearchIndex:
         return best
 
     def _focus(self, entry: _Entry, asked: set[str]) -> float:
-        """Return how much of a document the query mentions."""
+        """Return the score factor for how much of a document the query mentions."""
         extra = sum(self._idf.get(noun, 0.0) for noun in entry.nouns - asked) / self._largest_idf
         factor = 1 / (1 + 0.55 * extra) / (1 + 0.25 * len(entry.scopes - asked)) / (1 + 0.03 * entry.depth)
         return factor * (1.15 if entry.last in asked else 1.0)
@@ -242,7 +244,7 @@ def _intent_of_method(document: SearchDocument, ends_in_parameter: bool) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return a description without HTML, links and quoted notes."""
+    """Return a description without HTML, URLs, headings and quoted lines."""
     text = _LINK.sub(" ", _MARKUP.sub(" ", text))
     return "\n".join(line for line in text.splitlines() if not line.lstrip().startswith((">", "#"))).strip()
 
@@ -253,7 +255,7 @@ def _first_sentence(text: str) -> str:
 
 
 def _intent(words: Sequence[str]) -> _Intent:
-    """Return the intent of a query: that of its first word, or a guess."""
+    """Return the intent of a query: that of its first word that is not a stop word, or a guess if it is not a verb."""
     for index, word in enumerate(words):
         if word in STOP_WORDS and word not in _QUESTION_WORDS:
             continue

@@ -41,7 +41,7 @@ our out particular please so some somebody someone something specified than that
 this those to too up us via want was we were what when where which who whose will with within without would you your
 """
 STOP_WORDS = frozenset(_STOP_WORDS.split())
-"""Words without meaning for the ranking; only the others are stemmed."""
+"""Words that the ranking ignores, unless a query has no others."""
 
 PHRASES = tuple(
     (re.compile(rf"\b{found}\b"), put)
@@ -68,7 +68,7 @@ PHRASES = tuple(
         (r"start (?:a|the) payment|take (?:a|the) payment", "create payment"),
     )
 )
-"""Phrases that are replaced by one word before a query is read."""
+"""Phrases of a query, and the words that replace them before the query is read."""
 
 _VERBS = {
     "read": "get list show find read view fetch retrieve return search check download compare see display browse query "

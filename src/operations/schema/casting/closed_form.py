@@ -36,8 +36,9 @@ class Closer:
     """Writes the closed form of one converted document.
 
     A schema has up to five forms: `open` (unchanged), `closed`, `inner` (contents closed, itself open because the
-    surrounding schema is closed), and the last two without required defaults (`kept`). Those of a definition depend
-    only on what it refers to: documents that share it share its forms. `shared` are the definitions by pointer.
+    surrounding schema is closed), and `closed-kept` and `inner-kept`, which do not require properties with a default.
+    The forms of a definition depend only on the schemas that it refers to, so documents that share a definition share
+    its forms. `shared` are these definitions by pointer.
     """
 
     def __init__(self, nodes: Nodes, shared: Mapping[str, Definition] = MappingProxyType({})) -> None:

@@ -1,7 +1,7 @@
-"""Generated code that strips properties and fills defaults: the common part of casting, at speed.
+"""Generated code that strips properties and fills defaults: fast code for the most common changes of a cast.
 
-One function per node, copy on write. Everything else is left to the interpreting repair. The caller checks the result
-with the closed form, so a wrong guess costs only time.
+Each node has one function, which copies a value before it changes it. `Repair` makes all other changes. The caller
+checks the result with the closed form, so an incomplete result costs only time.
 """
 
 from __future__ import annotations

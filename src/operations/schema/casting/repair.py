@@ -1,7 +1,7 @@
-"""The interpreting cast: walks a value along its schema, strips, fills defaults, upcasts, and under `total` replaces.
+"""Repair: walks a value together with its schema, and strips, fills defaults, upcasts, and under `total` replaces.
 
-Slow and complete; generated code does the common part fast. Never changes its input, and returns the same object if
-nothing changes.
+It is slow and makes every kind of change; generated code makes the most common ones fast. It never changes its input,
+and returns the same object if nothing changes.
 """
 
 from __future__ import annotations

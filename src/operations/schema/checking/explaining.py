@@ -90,7 +90,7 @@ class Explainer:
         return self._secrets.secret_paths(value)
 
     def listed(self, value: Any) -> list[Problem]:
-        """Return the problems of a value known to be invalid, at most `_MAX_PROBLEMS`; of a large value one.
+        """Return at most `_MAX_PROBLEMS` problems of a value known to be invalid, and only one of a large value.
 
         The problems do not include large values.
         """
@@ -108,8 +108,8 @@ class Explainer:
     ) -> list[Problem]:
         """Return every problem of a value known to be invalid; at least one.
 
-        `most` is the largest number; with 1, the native engine finds only the first. With `bounded`, the value has
-        passed `too_deep` and `too_shared`. `scoring` has the scores from casting the value.
+        `most` is the maximum number of problems; if it is 1, the native engine stops at the first. With `bounded`, the
+        value is known not to be `too_deep` or `too_shared`. `scoring` has the scores from casting the value.
         """
         if not bounded and self._limit is not None and too_deep(value, self._limit):
             return [Problem("", "", f"{_TOO_DEEP} {self._limit} levels")]
@@ -335,7 +335,7 @@ def _at(value: Any, path: Sequence[str | int]) -> Any:
 
 
 def _explained(error: _Error, outline: Outline | None = None) -> Iterator[Cause]:
-    """Yield the causes of one native error; for a union, the causes in the closest variant."""
+    """Yield the causes of one native error; for a union, the causes in the closest branch."""
     kind = error.kind
     schema_path = error.schema_path if outline is None else outline.locate(error.schema_path)[0]
     whole = Cause(tuple(error.instance_path), pointer(schema_path), kind)

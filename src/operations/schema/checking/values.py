@@ -109,7 +109,7 @@ def _deep_precisely(value: Any, limit: int) -> bool:
 
 
 def is_small(value: Any, limit: int = MAX_DEPTH) -> bool:
-    """Whether one quick walk shows that `value` passes `too_deep` and `too_shared`."""
+    """Whether one quick walk shows that `value` is not `too_deep` and not `too_shared`."""
     level, counted = [value], 0
     for _ in range(limit):
         level = _members(level)
@@ -129,7 +129,7 @@ def has_few_parts(value: Any, limit: int) -> bool:
 
 
 def too_shared(value: Any) -> bool:
-    """Whether `value` shares parts so often that writing it out would exhaust memory."""
+    """Whether `value` has the same parts in so many places that its JSON text would exhaust memory."""
     level = [value]
     counted = 0
     while level and counted <= _WIDE:

@@ -239,7 +239,7 @@ class Converter:
             out["$ref"] = pointer
 
     def pointer_to(self, target: SchemaLocation, reference: str | None, base: str) -> str:
-        """Return the pointer of a definition that is converted later; without `reference`, it is a repeated schema."""
+        """Return the pointer of a definition that is converted later; `reference` is None for a repeated schema."""
         key = id(target.schema) if isinstance(target.schema, Mapping) else reference
         if key not in self._names:
             self._names[key] = self.define(reference or "shared", target)

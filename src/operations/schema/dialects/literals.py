@@ -18,7 +18,7 @@ class NotPlainError(ValueError):
 
 
 class LiteralBudget:
-    """Remaining number of values for the literals of a document: shared parts are copied."""
+    """Remaining number of values in the literals of a document; shared parts count each time, as they are copied."""
 
     def __init__(self, size: int = MAX_LITERAL_SIZE) -> None:
         self._left = size
@@ -31,7 +31,7 @@ class LiteralBudget:
 
 
 def plain(value: Any, budget: LiteralBudget, depth: int = MAX_LITERAL_DEPTH) -> Any:
-    """Return a JSON copy of `value` from dicts, lists and scalars; raise NotPlainError."""
+    """Return a copy of `value` of plain dicts, lists and scalars; raise NotPlainError if JSON cannot represent it."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):

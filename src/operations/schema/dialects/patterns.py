@@ -11,13 +11,14 @@ from typing import Any, Literal
 import jsonschema_rs
 
 BACKTRACK_LIMIT = 100_000
-"""Maximum steps of a pattern with look-around on one string; more count as no match."""
+"""Maximum number of steps to match one string with a pattern that has look-around; beyond it, there is no match."""
 
 SIZE_LIMIT = 1 << 20
-"""Maximum compiled size of a pattern with nested counts: the time per character grows with it."""
+"""Maximum compiled size of a pattern for the engine `linear`, in bytes: the time per character grows with the size."""
 _MAX_REPETITION = 12_000
 
 Engine = Literal["linear", "large", "fancy"]
+"""Regex engine of jsonschema-rs: `linear`, `large` (without our size limit) or `fancy` (with look-around)."""
 _ENGINES: tuple[Engine, ...] = ("linear", "large", "fancy")
 
 _MAX_REPEAT = 2000

@@ -24,7 +24,10 @@ _MAPS: Final = SCHEMA_MAPS | {"$defs"}
 
 
 def schemas_in(document: dict[str, Any], definitions: Collection[str] | None = None) -> Iterator[dict[str, Any]]:
-    """Yield every object schema of a document once, the document first; `definitions` limits the definitions."""
+    """Yield every object schema of a document once, the document first.
+
+    With `definitions`, only the definitions with these names are included.
+    """
     pending: list[Any] = [document]
     while pending:
         node = pending.pop()
@@ -160,7 +163,7 @@ def _native_form(document: Any) -> NativeForm:
 
 
 class Definition:
-    """A definition that documents may share, and what is derived from it. Nothing changes it once a schema has it."""
+    """A definition that documents may share, and facts about it. Its schema never changes once a document uses it."""
 
     def __init__(self, schema: Any, targets: frozenset[str] | None = None, exact: bool = True) -> None:
         self.schema = schema
@@ -172,7 +175,7 @@ class Definition:
         self.bounds: Bounds | None = None
         """The bounds of its cost, found by the first estimate that needs them."""
         self.reaches: dict[frozenset[str], bool] = {}
-        """Whether it has one of some keywords or refers to a definition that does, by these keywords."""
+        """By a set of keywords: whether it, or a definition that it refers to at any depth, has one of them."""
 
     @cached_property
     def targets(self) -> frozenset[str]:

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class TypeCodec(Generic[T]):
-    """A type's schema, `load` from JSON-like data and `dump` to it; None means unchanged."""
+    """The schema of a type, and functions to `load` JSON-like data and to `dump` values; None if nothing changes."""
 
     __slots__ = ("_schema", "_write", "dump", "load", "type")
 
@@ -81,7 +81,7 @@ def codec_for(tp: Any, *, mode: Mode = "output") -> TypeCodec[Any]:
         hash(tp)
     except TypeError:
         return _make_codec(tp, mode)
-    # Unions that differ in order are equal, but the order counts here; their texts differ.
+    # Unions of the same types in another order are equal, but the order matters here; their repr() differs.
     return _cached_codec(tp, mode, "" if isinstance(tp, type) else repr(tp))
 
 

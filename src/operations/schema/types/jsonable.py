@@ -45,10 +45,10 @@ def jsonable(value: Any) -> Any:
 
 
 def dump_of_class(cls: Any, *, flat: bool) -> Callable[[Any], Any]:
-    """Return a several times faster `jsonable` for a class whose instances have no bytes and only string keys.
+    """Return a function like `jsonable`, several times faster for a class without bytes and with string keys only.
 
-    A list of them is as fast; other values take the general path. With `flat`, instances contain no containers, so that
-    none need conversion to lists.
+    Lists of its instances are converted as fast; other values are passed to `jsonable`. With `flat`, instances contain
+    no containers, so that no tuples or sets have to be converted to lists.
     """
     to_builtins = msgspec.to_builtins
     only = {cls}
@@ -120,7 +120,7 @@ def _with_lists(node: Any, depth: int) -> Any:
 
 
 def _step(value: Any) -> Any:
-    """Convert an object that msgspec does not support by one step; raise `TypeError` if impossible."""
+    """Convert an object that msgspec does not support to a simpler one; raise `TypeError` if impossible."""
     kind = type(value)
     if hasattr(kind, "__pydantic_serializer__") or kind.__module__.startswith("pydantic"):
         from operations.schema.types.pydantic_types import dump_instance

@@ -1,4 +1,4 @@
-"""Selection of the library for a type: pydantic, msgspec alone, a composition of both, or none."""
+"""Checks of a type that decide how its values are loaded and dumped: by msgspec, part by part, or not at all."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _PLAIN_LEAVES = frozenset({str, int, float, bool, type(None), bytes})
 
 
 def is_native(tp: Any) -> bool:
-    """Whether msgspec loads all of `tp` exactly as we do."""
+    """Whether msgspec loads all values of `tp` exactly as our own loaders do."""
     seen: list[Any] = []
 
     def visit(part: Any) -> bool:
@@ -59,7 +59,7 @@ def is_native(tp: Any) -> bool:
 
 
 def _is_native_form(tp: Any) -> bool:
-    """Whether msgspec supports this form, apart from its parts."""
+    """Whether msgspec supports a type itself; its parts are not examined."""
     kind = record_kind(tp)
     if kind == "dataclass":
         return _is_native_dataclass(tp)

@@ -203,7 +203,7 @@ def _dict_load(key: Load, item: Load, build: Callable[[Any], Any]) -> Load:
 
 
 def raise_all(tries: Iterable[tuple[Any, Load, Any]]) -> None:
-    """Load each field again and raise every mismatch, each with its path."""
+    """Load each part again and raise one error with every mismatch; return if every part loads."""
     found: list[Found] = []
     for step, load, value in tries:
         try:

@@ -48,7 +48,7 @@ def too_deep() -> CallError:
 
 
 def found_within(error: CallError, step: str | int) -> list[Found]:
-    """Return the problems of an error, with pointers that start one level further out."""
+    """Return the problems of an error in a part of a value; `step`, the key of the part, is put before each pointer."""
     prefix = pointer((step,))
     details = error.details
     if error.code is not ErrorCode.VALIDATION_ERROR or not isinstance(details, dict) or "errors" not in details:

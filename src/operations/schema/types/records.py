@@ -17,7 +17,7 @@ _EXACT: dict[Any, str] = {load_int: "int", load_float: "float"}
 
 
 class Field(msgspec.Struct, frozen=True):
-    """A field of a record: a function's parameter."""
+    """A field of an object: a parameter of a function."""
 
     name: str
     type: Any

@@ -41,7 +41,7 @@ class Variant:
 
     @cached_property
     def kinds(self) -> frozenset[str]:
-        """The JSON types that it accepts."""
+        """The JSON types that the member accepts."""
         return _kinds_of(self._document, self._document)
 
     @property
@@ -56,7 +56,7 @@ class Variant:
         return known is not None and not self._document.get("additionalProperties") and not value.keys() <= known.keys()
 
     def checks(self, value: Any) -> bool:
-        """Whether `value` matches its schema; a value that cannot be checked (bytes inside) may still load."""
+        """Whether `value` matches the schema; true if the value cannot be checked, for example because it has bytes."""
         try:
             return self.schema.check(value)
         except (ValueError, TypeError):
