@@ -12,7 +12,7 @@ _NAMES = {
     "dropped": "Messages without a matching call: control messages of ended calls, unknown types.",
     "rejected": "Requests rejected unread: too many, over a limit, or not allowed.",
     "malformed": "Messages that are not valid events.",
-    "foreign": "Ids that do not belong to their sender: guessed or forged.",
+    "foreign": "Messages with an id or address that their sender may not use: guessed or forged.",
     "forged": "Identities in a payload from a sender that may not set them.",
     "expired": "Requests whose deadline passed before they ran.",
     "dead_lettered": "Stored requests that became dead letters.",

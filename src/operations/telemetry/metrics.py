@@ -42,7 +42,7 @@ METRICS: Mapping[str, Metric] = {
     "operations_bus_dropped_total": Metric("counter", "Messages without a matching call, or of an unknown type."),
     "operations_bus_rejected_total": Metric("counter", "Requests rejected unread: too many, too large, not allowed."),
     "operations_bus_malformed_total": Metric("counter", "Messages that are not valid events."),
-    "operations_bus_foreign_total": Metric("counter", "Ids that do not belong to their sender."),
+    "operations_bus_foreign_total": Metric("counter", "Messages with an id or address that their sender may not use."),
     "operations_bus_forged_total": Metric("counter", "Identities claimed in a payload without authentication."),
     "operations_bus_expired_total": Metric("counter", "Requests whose deadline passed before they could run."),
     "operations_bus_dead_lettered_total": Metric("counter", "Stored requests that became dead letters."),
