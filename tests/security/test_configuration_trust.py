@@ -217,6 +217,68 @@ def test_trust_in_a_transport_does_not_depend_on_its_variables(project: Project)
     assert called.code == 6, called.err
 
 
+SERVED = {
+    "an issuer": (
+        '[serve]\npublic_url = "http://127.0.0.1"\n'
+        '[serve.issuer]\nurl = "https://issuer.test"\nkeys_url = "{url}/${{AWS_SECRET_ACCESS_KEY}}"\n',
+        "send ${{AWS_SECRET_ACCESS_KEY}} to {url}/${{AWS_SECRET_ACCESS_KEY}}",
+    ),
+    "a title": (
+        '[serve]\ntitle = "${{AWS_SECRET_ACCESS_KEY}}"\n',
+        "send ${{AWS_SECRET_ACCESS_KEY}} from [serve] to callers",
+    ),
+    "an identity": (
+        '[[hub.tokens]]\ntoken = "known"\nidentity = "${{AWS_SECRET_ACCESS_KEY}}"\n',
+        "send ${{AWS_SECRET_ACCESS_KEY}} from [hub] to callers",
+    ),
+    "a scope": (
+        '[access]\n"*" = ["${{AWS_SECRET_ACCESS_KEY}}"]\n',
+        "send ${{AWS_SECRET_ACCESS_KEY}} from [access] to callers",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", SERVED)
+def test_no_variable_is_sent_by_serving(what: str, project: Project, listener: tuple[str, list[str]]) -> None:
+    url, seen = listener
+    seen.clear()
+    table, would = (text.format(url=url) for text in SERVED[what])
+    project.write("api.json", '{"openapi": "3.1.0", "info": {"title": "t", "version": "1"}, "paths": {}}')
+    # An unset variable of an included file must not hide the table.
+    project.write("more.toml", "[serve]\ntitle = '${UNSET_VARIABLE}'\n")
+    project.write("operations.toml", f"include = ['more.toml']\n{table}[sources.a]\nopenapi = './api.json'\n")
+    for words in (["serve", "--http", "127.0.0.1:0"], ["hub", "--port", "0"], ["ls"]):
+        refused(project.run(*words, env={"AWS_SECRET_ACCESS_KEY": SECRET}), would)
+    assert seen == []
+    # Except in access rules, the variable need not be set.
+    assert project.run("trust", env={"AWS_SECRET_ACCESS_KEY": SECRET} if what == "a scope" else {}).code == 0
+    assert project.run("ls", env={"AWS_SECRET_ACCESS_KEY": SECRET}).code == 0
+
+
+def test_settings_that_are_not_sent_need_no_trust(project: Project) -> None:
+    text = "[[hub.tokens]]\ntoken = '${HUB_TOKEN:-t0ken}'\nidentity = 'ada'\n"
+    project.write("operations.toml", f"{text}[serve]\nhttp = '127.0.0.1:${{PORT:-0}}'\nkeys = '${{KEYS:-keys.json}}'\n")
+    assert project.run("ls").code == 0
+
+
+def test_processes_of_a_worker_do_not_import_modules_of_the_current_directory(project: Project) -> None:
+    head = '"openapi": "3.1.0", "info": {"title": "t", "version": "1"}'
+    project.write("api.json", f'{{{head}, "paths": {{"/x": {{"get": {{}}}}}}}}')
+    project.write("operations.toml", "[sources.a]\nopenapi = './api.json'\n")
+    for name in ("operations", "msgspec"):
+        project.write(f"{name}.py", "from pathlib import Path\n\nPath('started').touch()\n")
+    with project.start("worker", "--url", "ws://127.0.0.1:9/", "--processes", "1") as process:
+        assert process.stderr is not None
+        seen = b""
+        while b"cannot be reached" not in seen and b"starting another one" not in seen:
+            line = process.stderr.readline()
+            assert line, seen
+            seen += line
+        process.terminate()
+        process.communicate(timeout=60)
+    assert ran(project) == []
+
+
 def test_completion_without_a_cache_prints_nothing(project: Project) -> None:
     def offered(env: dict[str, str]) -> list[str]:
         done = project.run("__complete", "bash", "ops call a.", env=env)
@@ -321,6 +383,11 @@ CHANGES = {
         "operations.toml",
         "[sources.a]\nopenapi = 'x.json'\nbase_url = 'http://127.0.0.1:1'\nheaders = { K = '${PATH}' }\n",
         "[sources.a]\nopenapi = 'x.json'\nbase_url = 'http://127.0.0.1:2'\nheaders = { K = '${PATH}' }\n",
+    ),
+    "a variable in another setting": (
+        "operations.toml",
+        "[sources.a]\nurl = 'http://127.0.0.1:1'\nheaders = { K = '${PATH}' }\n",
+        "[sources.a]\nurl = 'http://127.0.0.1:1'\nheaders = { K = '${PATH}' }\nprotocol = '${HOME}'\n",
     ),
     "an editor's file": (
         ".mcp.json",
@@ -493,6 +560,14 @@ def test_the_trust_prompt_shows_no_secrets_or_control_characters(project: Projec
         assert "\x1b]" not in terminal.raw
         assert "\\x1b]0;x\\x07" in shown
         assert "literal-s3cret" not in shown
+
+
+def test_a_line_break_does_not_add_a_line_to_the_trust_prompt(project: Project) -> None:
+    lines = "\\n  import ./harmless  (b)" + "\\n" * 60
+    project.write("operations.toml", f'[sources."a{lines}"]\ncommand = \'touch\'\nargs = ["./started{lines}"]\n')
+    with project.terminal("ls", env={"NO_COLOR": "1"}, columns=1000) as terminal:
+        shown = terminal.until("Trust it? [y/N] ")
+    assert len(shown.splitlines()) == 3, shown
 
 
 def test_a_source_that_repairs_an_untrusted_file_does_not_make_it_trusted(project: Project) -> None:

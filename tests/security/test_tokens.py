@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -11,6 +12,7 @@ from operations import CallError, ErrorCode, Identity
 from operations.calls.hub import Hub, asgi
 from operations.identity import Authenticator, JWTTokens, Principal, StaticTokens
 from tests.calls.test_hub_asgi import HELLO, Socket
+from tests.cli.driving import Project
 from tests.security.raw_websocket import RawPeer
 from tests.waiting import until
 
@@ -77,3 +79,13 @@ async def test_an_expired_token_gives_no_more_rights_while_its_peer_delays_the_e
         socket.reads.set()
         await until(task.done)
     assert [event["type"] for event in socket.sent[2:]] == ["websocket.close"], "the request got no response"
+
+
+def test_an_empty_token_file_does_not_serve_without_a_token(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write("operations.toml", "[hub]\nport = 0\n")
+    project.write("token", " \n")
+    for words in (["serve", "--http", "127.0.0.1:0"], ["hub"]):
+        done = project.run(*words, "--token-file", "token")
+        assert done.code == 2, done
+        assert "token has no token" in done.err

@@ -169,7 +169,8 @@ def ask(lines: Sequence[str], question: str) -> bool:
     """Show lines and a question; return whether the answer is yes."""
     with _interruptible():  # before the question: Ctrl-C may follow it immediately
         for line in lines:
-            stderr.write_line(printable(line))
+            # A line break in a file's text must not look like another line of the question.
+            stderr.write_line(printable(line).replace("\n", "\\n"))
         sys.stderr.write(f"{question} [y/N] ")
         sys.stderr.flush()
         _wait_for_line()

@@ -64,8 +64,13 @@ def principals_of(tokens: Iterable[TokenSettings]) -> dict[str, Principal]:
 
 
 def own_token(args: ParsedArguments) -> str | None:
-    """Return the token of `--token-file` or `OPERATIONS_TOKEN`."""
-    return Path(args.token_file).read_text().strip() if args.token_file else os.environ.get(TOKEN_VARIABLE)
+    """Return the token of `--token-file` or `OPERATIONS_TOKEN`; raise if the file is empty."""
+    if not args.token_file:
+        return os.environ.get(TOKEN_VARIABLE)
+    token = Path(args.token_file).read_text().strip()
+    if not token:
+        raise CommandError(f"{args.token_file} has no token", "write the token to the file")
+    return token
 
 
 async def stdio_principal(settings: ServeSettings, args: ParsedArguments, config: Config) -> Principal | None:

@@ -69,8 +69,9 @@ class Child:
             environment = {**os.environ, "NOTIFY_SOCKET": self._path, SUPERVISOR: str(os.getpid())}
             if replaces:
                 environment[REPLACES] = "1"
+            # -P: without it, `-m` imports modules of the current directory, whose owner the user may not trust.
             self._process = process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "operations", *self._words, env=environment
+                sys.executable, "-P", "-m", "operations", *self._words, env=environment
             )
             notified = asyncio.ensure_future(asyncio.get_running_loop().sock_recv(ready, 256))
             ended = asyncio.ensure_future(process.wait())

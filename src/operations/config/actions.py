@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
 from typing import Any
 
@@ -23,6 +23,8 @@ _HARMLESS = frozenset(
     }
 )
 """Settings of sources that change neither the code that runs nor the destination of sent variables."""
+_NOT_SENT = frozenset({"token", "key", "key_file", "keys", "certificate", "http", "host", "port", "console", "jobs"})
+"""Settings of `[hub]` and `[serve]` whose values are not sent."""
 _PLAIN = r"[^\s'\"\\]+"
 _MAX_SHOWN = 4
 _MAX_LENGTH = 200
@@ -48,14 +50,15 @@ def actions_of(config: Config) -> list[Action]:
         if not url.startswith("memory:"):
             written = written_without_secrets(tables.get(name, {}), ("transports", name))
             found.append(Action(name, f"connect to {written.get('url', url)}"))
-    return found
+    return found + list(_sent_by_serving(config))
 
 
 def digest_actions(config: Config) -> str:
     """Return a digest of the actions of a configuration; empty if there are none.
 
-    The digest covers the tables of sources and transports as written, without `_HARMLESS` settings, and the values that
-    variable files add to them. Environment variables belong to the user and are not covered.
+    The digest covers the tables of sources and transports as written, without `_HARMLESS` settings, the variables that
+    serving sends, and the values that variable files add to them. Environment variables belong to the user and are not
+    covered.
     """
     if not actions_of(config):
         return ""
@@ -63,6 +66,7 @@ def digest_actions(config: Config) -> str:
         "sources": [_covered(source) for source in config.sources.values()],
         "transports": config.written.get("transports", {}),
         "variables": config.file_variables,
+        "sent": [action.text for action in _sent_by_serving(config)],
     }
     text = msgspec.json.encode(covered, enc_hook=str, order="deterministic")
     return blake2b(text, digest_size=16).hexdigest()
@@ -102,14 +106,41 @@ def _source_actions(source: Source) -> Iterator[str]:
     elif variables:
         key = "url" if isinstance(settings, MCPSettings) else "openapi"
         address = written.get("base_url") or written.get(key)
-        yield f"send {', '.join(f'${{{name}}}' for name in variables)} to {address}"
+        yield f"send {_named(variables)} to {address}"
+
+
+def _sent_by_serving(config: Config) -> Iterator[Action]:
+    """Yield the variables that a server or hub sends: to its issuer, or to its callers."""
+    tables = {name: config.written.get(name) for name in ("access", "hub", "serve")}
+    serve = tables["serve"]
+    issuer = serve.get("issuer") if isinstance(serve, Mapping) else None
+    if isinstance(serve, Mapping) and isinstance(issuer, Mapping) and (names := variables_of(issuer)):
+        written = written_without_secrets(issuer, ("serve", "issuer"))
+        yield Action("serve", f"send {_named(names)} to {written.get('keys_url') or written.get('url')}")
+        tables["serve"] = {**serve, "issuer": None}
+    for name, table in tables.items():
+        if names := variables_of(_without_kept(table)):
+            yield Action(name, f"send {_named(names)} from [{name}] to callers")
+
+
+def _without_kept(value: Any) -> Any:
+    """Return a tree without the settings that are not sent."""
+    if isinstance(value, Mapping):
+        return {
+            key: _without_kept(item) for key, item in value.items() if key not in _NOT_SENT or not isinstance(item, str)
+        }
+    return [_without_kept(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _named(variables: Iterable[str]) -> str:
+    return ", ".join(f"${{{name}}}" for name in variables)
 
 
 def _covered(source: Source) -> dict[str, Any]:
     covered: dict[str, Any] = {
         "name": source.name,
         "folder": os.path.realpath(source.directory),
-        "table": {key: value for key, value in source.written.items() if key not in _HARMLESS},
+        "table": {key: value for key, value in source.written.items() if key not in _HARMLESS or variables_of(value)},
     }
     if isinstance(source.settings, MCPSettings):
         path = source.settings.env_file_path(source.directory)

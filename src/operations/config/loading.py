@@ -170,19 +170,25 @@ class _ConfigReader:
             self._written.setdefault(name, {}).update(written.get(name, {}))
         for entry, transport in settings.transports.items():
             check_transport(checker, transport, (*key, "transports", entry))
+        self._merge_serving(checker, settings, written, key)
+        self._policy = self._policy or settings.policy
+
+    def _merge_serving(self, checker: Checker, settings: FileSettings, written: Mapping[str, Any], key: Key) -> None:
+        """Merge the tables `hub` and `serve` of a file."""
         if settings.hub is not None:
             if self._hub is not None:
                 checker.report((*key, "hub"), "already defined in another file")
             self._hub = settings.hub
-            self._written["hub"] = written["hub"]
             check_hub(checker, settings.hub, (*key, "hub"))
         if settings.serve is not None:
             if self._serve is not None:
                 checker.report((*key, "serve"), "already defined in another file")
             self._serve = settings.serve
-            self._written["serve"] = written["serve"]
             check_serve(checker, settings.serve, (*key, "serve"))
-        self._policy = self._policy or settings.policy
+        for name, used in (("hub", settings.hub), ("serve", settings.serve)):
+            # A table with an unset variable is not in `settings`; trust must not depend on the variable.
+            if name in written and (used is not None or name not in self._written):
+                self._written[name] = written[name]
 
     def _take_interceptors(
         self, checker: Checker, filled: Mapping[str, Any], written: Mapping[str, Any], key: Key
