@@ -282,6 +282,25 @@ async def test_a_revoked_key_ends_streams_and_is_refused(shop: Shop, tmp_path: P
         assert (await post(served, "/vault/look", headers={"x-api-key": token})).status == 401
 
 
+@pytest.mark.parametrize("has_lifespan", [True, False])
+async def test_a_revoked_key_is_refused_although_another_request_read_the_file_first(
+    shop: Shop, tmp_path: Path, has_lifespan: bool
+) -> None:
+    keys = APIKeys(tmp_path / "keys.json")
+    token, kept = keys.create("robot", scopes=["read"])
+    served = app(shop.registry, mcp=False, authenticator=keys)
+    async with served.lifespan() if has_lifespan else contextlib.nullcontext():
+        assert (await post(served, "/vault/look", headers={"x-api-key": token})).json == "gold"
+        async with following(served, "/shop/watch", token=token) as stream:
+            await stream.until(lambda sent: sent.status == 200)
+            assert APIKeys(tmp_path / "keys.json").revoke(kept.id)
+            # The authenticator reads the changed file here, before the periodic check.
+            assert (await post(served, "/vault/look", headers={"x-api-key": token[:-1]})).status == 401
+            ended = await stream.complete()
+            assert '"UNAVAILABLE"' in events_of(ended.body)[-1]["data"]
+        assert (await post(served, "/vault/look", headers={"x-api-key": token})).status == 401
+
+
 async def test_a_payload_cannot_name_its_caller(shop: Shop) -> None:
     served = app(shop.registry, mcp=False, authenticator=tokens())
     answer = await post(

@@ -44,10 +44,11 @@ class APIKeys:
         self.path = Path(path)
         self._version: tuple[int, int, int] | None = None
         self._keys: dict[str, APIKey] = {}
+        self._has_changed = False
 
     def authenticate(self, token: str | None) -> Principal:
         """Return the principal of a key; raise `ACCESS_DENIED` for an unknown, revoked or expired key."""
-        self.has_changed()
+        self._read_again()
         match = _KEY.fullmatch(token or "")
         key = self._keys.get(match[1]) if match is not None else None
         known = bytes.fromhex(key.sha256) if key is not None else _NO_DIGEST
@@ -58,13 +59,17 @@ class APIKeys:
         return Principal(identity, (), key.expires_at)
 
     def has_changed(self) -> bool:
-        """Read the file again if it has changed; return whether it had."""
+        """Read the file again if it has changed; return whether it has changed since the previous call."""
+        self._read_again()
+        changed, self._has_changed = self._has_changed, False
+        return changed
+
+    def _read_again(self) -> None:
         version = _version_of(self.path)
-        if version == self._version:
-            return False
-        self._keys = {key.id: key for key in self.entries()}
-        self._version = version
-        return True
+        if version != self._version:
+            self._keys = {key.id: key for key in self.entries()}
+            self._has_changed |= self._version is not None  # the first version revokes no key
+            self._version = version
 
     def entries(self) -> list[APIKey]:
         """Return the stored keys in the order of their creation."""

@@ -75,6 +75,7 @@ class ServedApp:
             challenge=settings.challenge,
             challenges={} if settings.mcp_audience is None else {settings.mcp_audience: settings.mcp_challenge},
         )
+        self._watching: asyncio.Task[None] | None = None
         self.is_closing = False
         """Whether `/readyz` reports that the server is shutting down."""
         self.is_draining = False
@@ -133,6 +134,7 @@ class ServedApp:
                 endpoint = self.console
             caller = self.admission.admit_known(scope, headers, audience)
             if caller is None:
+                self._watch()
                 caller = await self.admission.admit(scope, audience, None, headers)
         except CallError as error:
             await problem_response(error, new_request_id()).send(send, head_only=scope["method"] == "HEAD")
@@ -166,12 +168,12 @@ class ServedApp:
             if self.console is not None:
                 warming = asyncio.create_task(self.console.warm())
                 stack.callback(warming.cancel)
-            if hasattr(self.admission.authenticator, "has_changed"):
-                watching = asyncio.create_task(self._watch_revocations())
-                stack.callback(watching.cancel)
+            self._watch()
             try:
                 yield
             finally:
+                if self._watching is not None:
+                    self._watching.cancel()
                 await self.drain()
 
     async def drain(self) -> None:
@@ -197,6 +199,11 @@ class ServedApp:
         if self._websocket is not None:
             await self._websocket.close()
 
+    def _watch(self) -> None:
+        """Start to watch for revocations, unless that runs; without a lifespan, the first token does."""
+        if hasattr(self.admission.authenticator, "has_changed") and (self._watching is None or self._watching.done()):
+            self._watching = asyncio.create_task(self._watch_revocations())
+
     async def _watch_revocations(self) -> None:
         while True:
             await asyncio.sleep(_REVOKED_WITHIN)
@@ -220,6 +227,7 @@ class ServedApp:
                 raise RefusedError(404, ErrorCode.OPERATION_NOT_FOUND, "no WebSocket is served here", "NOT_SERVED")
             from operations.serving.websocket import WebSocketEndpoint, websocket_token
 
+            self._watch()
             caller = await self.admission.admit(scope, None, websocket_token(scope))
         except CallError:
             await receive()
