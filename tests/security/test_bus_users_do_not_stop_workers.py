@@ -23,7 +23,7 @@ from operations.pubsub import Flushes, Transport
 from operations.pubsub.nats import connect as connect_nats
 from operations.pubsub.nats.wire import publish
 from operations.pubsub.redis import RedisTransport
-from operations.testing import error_of
+from operations.testing import error_of, stub_operation
 from operations.wire import LARGE_MESSAGE
 from tests.calls.test_redis_permissions import ByHand, rules
 from tests.nats_server import nats_server
@@ -158,6 +158,24 @@ async def test_long_names_of_workers_are_not_kept(bus: Bus) -> None:
         event = {"v": 1, "type": "worker.alive", "id": "", "to": "workers"}
         mallory.send("workers", msgspec.json.encode(event | {"payload": {"workerId": "m" * 129}}))
         await until(lambda: endpoint.counters.malformed == 1)
+
+
+async def test_a_flood_of_requests_for_announcements_is_answered_once_for_many(bus: Bus) -> None:
+    """A worker may have thousands of operations: an announcement is large, and any peer may ask for it."""
+    worker, mallory, caller = await bus(), await bus(), await bus()
+    handler = CallHandler(OperationRegistry([stub_operation(f"shop.one{number}") for number in range(200)]), worker)
+    answers: list[int] = []
+    mallory.listen(f"inbox.{mallory.peer}", lambda message, arrival: answers.append(len(message)))
+    asked = {"v": 1, "type": "worker.asked", "id": "", "to": "asks", "payload": {"peer": mallory.peer}}
+    async with asyncio.timeout(20):
+        assert await PendingRequestMap(mallory).call("shop.one0", wait=True)
+        for _ in range(2_000):
+            mallory.send("asks", msgspec.json.encode(asked))
+        # Others that ask meanwhile get the next announcement to all.
+        async with from_call(caller) as imported:
+            await until(lambda: len(imported.registry.operations) == 200)
+    assert len(answers) < 1_000
+    await handler.close()
 
 
 # What a caller may write on Redis with the permissions of the guide.

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from operations import Identity, OperationRegistry, operation
-from operations.calls import CallHandler
+from operations.calls import CallHandler, PendingRequestMap
 from operations.calls.events import VERSION
 from operations.calls.job_records import owner_key
 from operations.jobs import Jobs
@@ -156,3 +156,25 @@ async def test_a_released_message_does_not_take_over_a_record(kind: str) -> None
         second = desk.work(await connect_worker())
         assert (await jobs.wait(job_id, timeout=30)).data == "genuine"
         await second.close()
+
+
+async def test_a_message_that_is_delivered_again_is_not_a_duplicate_of_anothers() -> None:
+    """A worker moves it to another queue, under a key that other callers cannot use before."""
+    async with open_bus("nats") as (connect_worker, intruder), asyncio.timeout(30):
+        desk, lost = Desk(), await connect_worker()
+        handler = desk.work(lost)
+        other = await connect_worker()
+        pending = PendingRequestMap(other)
+        call = asyncio.create_task(pending.call("stock.say", {"text": "hello"}, durable=True, wait=True))
+        await until(lambda: desk.entered == ["hello"])
+        jetstream = intruder._bus._queues.jetstream
+        for number in range(1, 50):  # the sequence numbers of the next messages, and of the one above
+            headers = b"Nats-Msg-Id: %b-%d\r\n" % (jetstream.stream.encode(), number)
+            await jetstream.request(b"calls.v1.queue.ada.stock", b"x", headers=headers)
+        await lost.close()
+        desk.gate.set()
+        again = desk.work(other)
+        assert (await call).data == "hello"
+        assert desk.entered == ["hello", "hello"]
+        for each in (again, handler):
+            await each.close()

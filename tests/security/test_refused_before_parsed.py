@@ -356,6 +356,27 @@ async def test_no_peer_is_sent_more_than_it_accepts(hub: Hub) -> None:
         await each.close()
 
 
+async def test_an_identity_in_other_events_than_requests_is_not_forwarded(hub: Hub) -> None:
+    """It may be as large as a message, and the limits of control messages and progress are those of their payload."""
+    worker = await RawPeer.join(hub.port, "shop", NAME)
+    worker.send_event("worker.announced", announcement("shop", 1), namespaces=["shop"])
+    await worker.read_event()
+    caller = await RawPeer.join(hub.port, "mallory")
+    large = {"id": "x", "claims": {"text": "x" * 1_000_000}}
+    for number, kind in enumerate(("call.credit", "call.aborted")):
+        payload = {"requestId": f"{number}", "operationId": "shop.one0"}
+        caller.send_event("call.requested", payload, id=f"{number}", to="shop.one0")
+        request = await worker.read_event()
+        for each in ("call.accepted", "call.progress"):
+            payload = {"requestId": f"{number}", "workerId": f"{NAME}.1", "progress": 1}
+            worker.send_event(each, payload, id=request["id"], identity=large)
+            assert len((await caller.read())[1]) < 500
+        caller.send_event(kind, {"requestId": f"{number}"}, id=f"{number}", identity=large)
+        assert len((await worker.read())[1]) < 500
+    for each in (caller, worker):
+        await each.close()
+
+
 @pytest.mark.parametrize("field", ["to", "v", "identity", "payload", "unknown"])
 async def test_invalid_fields_of_a_request_are_not_decoded(hub: Hub, field: str) -> None:
     """Many small objects in a message cost forty times its size."""

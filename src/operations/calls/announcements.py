@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import socket
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -37,6 +38,8 @@ from operations.wire import encode_json
 _log = logging.getLogger("operations")
 _ACKNOWLEDGED_WITHIN = 2.0
 """Seconds for which a worker that leaves waits for the hub's confirmation."""
+_ANSWER_SECONDS = 0.05
+"""Time in each second for announcements to single peers that ask for them; the others get one announcement to all."""
 _OVERHEAD = 1_024
 """Bytes of an announcement's message that are reserved for everything except the specs."""
 
@@ -70,6 +73,12 @@ class Announcer:
         self._confirmed: asyncio.Event = asyncio.Event()
         self._is_gone = False
         self._pulse: asyncio.TimerHandle | None = None
+        self._second: asyncio.TimerHandle | None = None
+        """The timer of the second in which `_answering` is counted."""
+        self._answering = 0.0
+        """Time that announcements to single peers took in this second."""
+        self._is_asked = False
+        """Whether a peer got no announcement because `_answering` is over its limit."""
         self._stop_listening = endpoint.listen(ASKS)
         endpoint.notice_handlers.append(self._notice)
         # Announce before pending calls are sent again: until it has the announcement, a hub lets this peer call without
@@ -129,8 +138,9 @@ class Announcer:
                 self._send(WorkerGone(VERSION, "", WORKERS, WorkerPayload(self.worker_id)))
             self._stop_listening()
             self._endpoint.before_resending.remove(self._announce_again)
-        if self._pulse is not None:
-            self._pulse.cancel()
+        for timer in (self._pulse, self._second):
+            if timer is not None:
+                timer.cancel()
 
     def _announce_again(self) -> None:
         self._unconfirmed = 0  # the confirmations of earlier announcements are lost
@@ -139,9 +149,25 @@ class Announcer:
     def _notice(self, event: Event) -> None:
         if isinstance(event, WorkerAsked):
             if not self._is_gone:
-                self._send_operations(f"inbox.{event.payload.peer}")
+                self._answer(event.payload.peer)
         elif isinstance(event, WorkerRegistered) and event.to in ("", self.worker_id):
             self._note_registered({**event.payload.rejected, **self._expand(event.payload.refused)})
+
+    def _answer(self, peer: str) -> None:
+        """Send a peer the announcement; any peer of a bus may ask for it, any number of times."""
+        if self._second is None:
+            self._second = asyncio.get_running_loop().call_later(1.0, self._end_second)
+        if self._answering > _ANSWER_SECONDS:
+            self._is_asked = True
+            return
+        began = time.perf_counter()
+        self._send_operations(f"inbox.{peer}")
+        self._answering += time.perf_counter() - began
+
+    def _end_second(self) -> None:
+        self._second, self._answering, is_asked, self._is_asked = None, 0.0, self._is_asked, False
+        if is_asked and not self._is_gone:
+            self._send_operations(WORKERS)
 
     def _expand(self, refused: Mapping[str, str]) -> dict[str, str]:
         """Return the reasons for rejections by operation id; the hub sends these by namespace."""

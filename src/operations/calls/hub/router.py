@@ -128,7 +128,9 @@ class Router:
             kind = header.type
             if kind == "call.requested":
                 self._request(session, header, codec)
-            elif kind in _RESPONSES:
+                return
+            header.identity = NULL  # of any size; only requests have one
+            if kind in _RESPONSES:
                 self._answer(session, header, codec)
             else:
                 self._route(session, header, codec)

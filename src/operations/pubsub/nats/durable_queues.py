@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import logging
 from collections.abc import Callable
+from hashlib import blake2b
 from typing import Any, Literal
 
 import msgspec
@@ -179,7 +180,9 @@ class DurableQueues:
     def _suspect(self, namespace: str, message: bytes, delivery: NatsDelivery, caller: str | None) -> None:
         """Move a redelivered message, which may have crashed its worker, to a queue that is handled one at a time."""
         subject = self.subjects.target(f"suspect.{namespace}", caller=caller)
-        headers = b"Nats-Msg-Id: %b-%d\r\n" % (self.jetstream.stream.encode(), delivery.sequence)
+        # A key that other callers can guess would let them make this message a duplicate, and it would be lost.
+        key = blake2b(b"%d " % delivery.sequence + message, digest_size=16).hexdigest()
+        headers = b"Nats-Msg-Id: %b\r\n" % key.encode()
         if delivery.record_key:
             headers += b"%b: %b.%b\r\n" % (RECORD_HEADER, delivery.record_key.encode(), delivery.link)
         if subject is not None:
