@@ -121,8 +121,8 @@ def test_a_reload_that_fails_keeps_the_old_processes(
 ) -> None:
     process, pids = ready
     (who.directory / "operations.toml").write_text("this is not TOML")
-    line_with(process, "the old one continues")
-    line_with(process, "the old one continues")
+    line_with(process, "the old process continues")
+    line_with(process, "the old process continues")
     assert all(map(is_alive, pids))
 
 
