@@ -153,7 +153,7 @@ $(MORE_AGENTS)/.ready: tests/exports/frameworks/more-requirements.lock pyproject
 	$(MORE_AGENTS)/bin/python $(PIP) -r tests/exports/frameworks/more-requirements.lock
 	@touch $@
 
-agents: frameworks $(MORE_AGENTS)/.ready  ## test the adapters of agent frameworks, each with the framework's own test model
+agents: frameworks $(MORE_AGENTS)/.ready  ## test the adapters of agent frameworks, each with the framework's own test double
 	PYTHONPATH=src $(MORE_AGENTS)/bin/python -m pytest -q tests/exports/frameworks
 
 # FastMCP's client has a separate environment: it would add forty packages to those of the tests.
