@@ -12,6 +12,8 @@ from typing import Any
 
 import httpx2
 import pytest
+from mcp.shared.message import SessionMessage
+from mcp_types import JSONRPCRequest, JSONRPCResponse
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
@@ -21,6 +23,7 @@ from operations import CallError, ErrorCode, OperationContext, OperationRegistry
 from operations.progress import MAX_EVENTS, MAX_MESSAGE_CHARACTERS
 from operations.sources.mcp import MCPClientConfig, MCPOAuth, MCPServerRequest, create_mcp_client, is_progress
 from operations.sources.mcp.http import EVENT_PIECE_BYTES, ErrorReportingClient
+from operations.sources.mcp.server_messages import MAX_UNSENT_RESPONSES, LimitedResponses
 from operations.testing import error_of
 from tests.asgi_server import serving
 from tests.sources.mcp.conftest import nothing_is_left  # noqa: F401  # a fixture that every test here uses
@@ -311,3 +314,44 @@ async def test_the_requests_of_a_server_are_bounded(monkeypatch: pytest.MonkeyPa
         for call in calls:
             assert "accept" in (await call).data[0]["text"]
         assert "accept" in (await registry.execute("s.ask")).data[0]["text"]
+
+
+async def test_responses_that_a_server_does_not_read_are_bounded() -> None:
+    async with over_stdio(timeout=30.0) as registry:
+
+        async def pongs() -> int:
+            await asyncio.sleep(0.1)
+            return int((await registry.execute("s.pongs")).data[0]["text"])
+
+        await registry.execute("s.pings", {"times": 300, "length": 100_000})
+        # A response of any size is sent when no other is unsent; it is written after the earlier ones.
+        before = -1
+        while before != (before := await pongs()):
+            pass
+        assert 0 < before <= MAX_UNSENT_RESPONSES // 100_000 + 2  # and those in the pipe
+        await registry.execute("s.pings", {"times": 1, "length": 10_000_000})
+        async with asyncio.timeout(30):
+            while await pongs() <= before:
+                pass
+
+
+async def test_responses_that_a_transport_does_not_send_are_bounded() -> None:
+    taken: list[SessionMessage] = []
+    ready = asyncio.Event()
+
+    class Slow:
+        async def send(self, item: SessionMessage) -> None:
+            taken.append(item)
+            await ready.wait()
+
+    stream = LimitedResponses("s", Slow())
+    pong = SessionMessage(JSONRPCResponse(jsonrpc="2.0", id="x" * 1_000_000, result={}))
+    sending = [asyncio.create_task(stream.send(pong)) for _ in range(100)]
+    ping = SessionMessage(JSONRPCRequest(jsonrpc="2.0", id=1, method="ping"))
+    await until(lambda: len([each for each in sending if each.done()]) > 90)
+    assert len(taken) == MAX_UNSENT_RESPONSES // 1_000_000
+    ready.set()
+    await asyncio.gather(*sending)
+    await stream.send(ping)
+    await stream.send(pong)
+    assert taken[-2:] == [ping, pong]

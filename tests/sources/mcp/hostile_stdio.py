@@ -20,6 +20,7 @@ FOLDER = Path(sys.argv[2] if len(sys.argv) > 2 else tempfile.mkdtemp())
 held: dict[Any, str] = {}
 cancelled: list[Any] = []
 extra_tools: list[dict[str, Any]] = []
+pongs: list[Any] = []
 
 
 def write(message: dict[str, Any]) -> None:
@@ -84,6 +85,8 @@ TOOLS: list[Any] = [
     tool("echo", description="a second tool of the same name"),
     tool("nested"),
     tool("flood"),
+    tool("pings"),
+    tool("pongs"),
     tool("slow", execution={"taskSupport": "required"}),
 ]
 
@@ -136,6 +139,13 @@ def flood(arguments: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
         params = {"progressToken": token, "progress": step, "message": "m" * arguments["length"]}
         write({"method": "notifications/progress", "params": params})
     return text("flooded")
+
+
+def pings(arguments: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
+    """Send pings with long ids, and read none of the responses meanwhile."""
+    for step in range(arguments["times"]):
+        write({"id": f"ping-{step}-{'x' * arguments['length']}", "method": "ping"})
+    return text("pinged")
 
 
 def hold(arguments: dict[str, Any], request: dict[str, Any]) -> None:
@@ -227,6 +237,8 @@ CALLS: dict[str, Callable[[dict[str, Any], dict[str, Any]], dict[str, Any] | Non
     "sample": sample,
     "nested": nested,
     "flood": flood,
+    "pings": pings,
+    "pongs": lambda arguments, request: text(str(len(pongs))),
     "slow": lambda arguments, request: refuse({"code": -32601}, request),
 }
 
@@ -297,7 +309,10 @@ def respond(request: dict[str, Any]) -> None:
 
 
 def take_answer(message: dict[str, Any]) -> None:
-    """The client's response to our request ends the call that made it."""
+    """The client's response to our request ends the call that made it; responses to pings are counted."""
+    if str(message["id"]).startswith("ping-"):
+        pongs.append(message["id"])
+        return
     asked_by = int(message["id"].removeprefix("ask-"))
     held.pop(asked_by, None)
     write({"id": asked_by, "result": text(json.dumps(message.get("result") or message.get("error")))})

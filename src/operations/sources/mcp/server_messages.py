@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
+from types import TracebackType
 from typing import Any
 
 import mcp_types as types
 from mcp.client.session import ClientRequestContext, ClientSession, ElicitationFnT, IncomingMessage, SamplingFnT
 from mcp.client.subscriptions import listen
 from mcp.shared.exceptions import MCPError
+from mcp.shared.message import SessionMessage
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, ValidationError
 
@@ -24,6 +26,10 @@ ELICIT = "elicitation/create"
 SAMPLE = "sampling/createMessage"
 MAX_SERVER_REQUESTS = 100
 """Maximum number of concurrent requests of one server; further ones are rejected."""
+MAX_UNSENT_RESPONSES = 4 * 1024 * 1024
+"""Maximum size of the unsent responses to a server, in bytes; further ones are dropped."""
+_OVERHEAD = 8 * 1024
+"""Bytes that an unsent response needs in addition to its text, at most."""
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "notice": logging.INFO, "warning": logging.WARNING}
 
 
@@ -114,6 +120,53 @@ class ServerRequests:
                 reason = explain(error)
         _log.warning("%s: the handler for %s returned an invalid result: %s", self._server, method, reason)
         return types.ErrorData(code=types.INTERNAL_ERROR, message=f"the client could not handle {method}")
+
+
+def is_response(item: SessionMessage) -> bool:
+    """Whether a message responds to a request of the server."""
+    return isinstance(item.message, types.JSONRPCResponse | types.JSONRPCError)
+
+
+class LimitedResponses:
+    """The sending end of a transport; it drops responses while too many others are unsent.
+
+    A server may send any number of requests, such as pings, and read none of the responses.
+    """
+
+    def __init__(self, server: str, stream: Any) -> None:
+        self._server = server
+        self._stream = stream
+        self._unsent = 0
+        self._has_warned = False
+
+    async def send(self, item: SessionMessage) -> None:
+        """Send a message, or drop it."""
+        if not is_response(item):
+            await self._stream.send(item)
+            return
+        size = len(item.message.model_dump_json()) + _OVERHEAD
+        if self._unsent and self._unsent + size > MAX_UNSENT_RESPONSES:
+            if not self._has_warned:
+                self._has_warned = True
+                _log.warning("%s: the server does not read responses to its requests; dropping some", self._server)
+            return
+        self._unsent += size
+        try:
+            await self._stream.send(item)
+        finally:
+            self._unsent -= size
+
+    async def aclose(self) -> None:
+        """Send no more messages."""
+        await self._stream.aclose()
+
+    async def __aenter__(self) -> LimitedResponses:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
 
 
 class Notifications:

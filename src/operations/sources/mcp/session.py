@@ -31,7 +31,14 @@ from operations.sources.mcp.protocol import (
     RequestLostError,
     RequestTimeoutError,
 )
-from operations.sources.mcp.server_messages import ELICIT, SAMPLE, Notifications, ServerRequests, dump_model
+from operations.sources.mcp.server_messages import (
+    ELICIT,
+    SAMPLE,
+    LimitedResponses,
+    Notifications,
+    ServerRequests,
+    dump_model,
+)
 from operations.sources.mcp.sse import sse_transport
 from operations.sources.mcp.stdio import stdio_transport
 
@@ -151,7 +158,8 @@ async def open_session(
     async with contextlib.AsyncExitStack() as stack:
         read, write = await stack.enter_async_context(_transport(name, config, hooks.ended))
         incoming = WatchedStream(read, hooks.ended)
-        dispatcher: JSONRPCDispatcher[Any] = JSONRPCDispatcher(incoming, write)
+        # The dispatcher needs the methods of a stream, not its type.
+        dispatcher: JSONRPCDispatcher[Any] = JSONRPCDispatcher(incoming, cast("Any", LimitedResponses(name, write)))
         client = ClientSession(
             dispatcher=dispatcher,
             read_timeout_seconds=config.connect_timeout,

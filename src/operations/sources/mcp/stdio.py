@@ -28,6 +28,7 @@ from pydantic import ValidationError
 from operations.sources.mcp.config import MCPClientConfig
 from operations.sources.mcp.limits import response_id, without_deep_tools
 from operations.sources.mcp.protocol import PARSE_ERROR
+from operations.sources.mcp.server_messages import is_response
 
 _log = logging.getLogger("operations.mcp")
 
@@ -37,7 +38,7 @@ EXIT_SECONDS = 2.0
 """Time limit for the server to exit after SIGTERM."""
 MAX_LOG_LINE = 8_192
 
-Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
+Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], "_Sender"]
 
 
 @contextlib.asynccontextmanager
@@ -46,18 +47,20 @@ async def stdio_transport(name: str, config: MCPClientConfig) -> AsyncIterator[S
     # An interrupted start would leave a process without an owner.
     with anyio.CancelScope(shield=True):
         process = await _start(config)
-    # Writing never blocks: a server that does not read its stdin must not delay the deadlines of calls.
+    # Sending a request never blocks: a server that does not read its stdin must not delay the deadlines of calls.
     send, outgoing = anyio.create_memory_object_stream[SessionMessage](math.inf)
+    respond, responses = anyio.create_memory_object_stream[SessionMessage](0)
     incoming, receive = anyio.create_memory_object_stream[SessionMessage | Exception](64)
     pump = _Pump(name, process, config.max_message_bytes)
-    with send, outgoing, incoming, receive:
+    with send, outgoing, respond, responses, incoming, receive:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(pump.read_messages, incoming)
             tasks.start_soon(pump.write_messages, outgoing, incoming)
+            tasks.start_soon(pump.write_messages, responses, incoming)
             tasks.start_soon(pump.log_stderr)
             failure: Exception | None = None
             try:
-                yield receive, send
+                yield receive, _Sender(send, respond)
             except Exception as error:
                 failure = error
                 raise
@@ -69,6 +72,25 @@ async def stdio_transport(name: str, config: MCPClientConfig) -> AsyncIterator[S
                 if failure is not None and pump.last_stderr:
                     failure.add_note(f"the server's stderr ends with: {' / '.join(pump.last_stderr)}")
                 tasks.cancel_scope.cancel()
+
+
+class _Sender:
+    """The sending end of the transport: requests and notifications are queued, a response waits until it is written."""
+
+    def __init__(
+        self, requests: MemoryObjectSendStream[SessionMessage], responses: MemoryObjectSendStream[SessionMessage]
+    ) -> None:
+        self._requests = requests
+        self._responses = responses
+
+    async def send(self, item: SessionMessage) -> None:
+        """Send a message."""
+        await (self._responses if is_response(item) else self._requests).send(item)
+
+    async def aclose(self) -> None:
+        """Send no more messages."""
+        self._requests.close()
+        self._responses.close()
 
 
 class _Pump:
