@@ -1,13 +1,31 @@
-"""The WebSocket endpoint of a served registry, on a hub of the program."""
+"""The WebSocket endpoint of a served registry, on a hub of the program and on its own."""
 
 from __future__ import annotations
 
-from operations import Identity, OperationRegistry
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from operations import CallError, Identity, OperationRegistry
+from operations.calls import CallHandler, PendingRequestMap
 from operations.calls.hub import Hub
+from operations.calls.hub.spoke import Spoke
+from operations.identity.api_keys import APIKeys
 from operations.identity.tokens import Principal, StaticTokens
+from operations.serving import app
+from operations.serving.audit import AuditRecord
 from operations.serving.exposure import Exposure
 from operations.serving.limits import Limits
 from operations.serving.websocket import WebSocketEndpoint
+from tests.serving.http_server import running
+from tests.serving.shop import Shop
+from tests.waiting import until
+
+
+@pytest.fixture
+def shop() -> Shop:
+    return Shop()
 
 
 async def test_a_closed_endpoint_no_longer_observes_a_hub_that_stays_open() -> None:
@@ -16,3 +34,28 @@ async def test_a_closed_endpoint_no_longer_observes_a_hub_that_stays_open() -> N
         assert endpoint in hub.router.observers
         await endpoint.close()
         assert endpoint not in hub.router.observers
+
+
+@pytest.mark.parametrize("own_hub", [True, False])
+async def test_a_revoked_key_closes_its_connection_and_later_calls_are_still_recorded(
+    shop: Shop, tmp_path: Path, own_hub: bool
+) -> None:
+    keys, records = APIKeys(tmp_path / "keys.json"), list[AuditRecord]()
+    revoked, kept = keys.create("robot", scopes=["read"])
+    valid, _ = keys.create("person", scopes=["read"])
+    async with Hub(StaticTokens({})) as hub:
+        if not own_hub:
+            CallHandler(shop.registry, hub.transport())
+        served = app(shop.registry, mcp=False, authenticator=keys, audit=records.append, hub=None if own_hub else hub)
+        async with running(served) as (host, port), asyncio.timeout(20):
+            url = f"ws://{host}:{port}/ws"
+            async with Spoke(url, token=revoked) as spoke, Spoke(url, token=valid) as other:
+                calls, others = PendingRequestMap(spoke), PendingRequestMap(other)
+                assert (await calls.call("vault.look")).data == "gold"
+                assert APIKeys(tmp_path / "keys.json").revoke(kept.id)
+                await until(lambda: not spoke.is_up)
+                with pytest.raises(CallError):
+                    await calls.call("vault.look", timeout=0.5)
+                assert (await others.call("vault.look", retry=True, wait=True)).data == "gold"
+        assert [(each.caller, each.code) for each in records] == [("robot", "OK"), ("person", "OK")]
+        assert hub.connected == []

@@ -197,7 +197,7 @@ class ServedApp:
         if self.console is not None:
             await self.console.end_feeds()
         if self._websocket is not None:
-            await self._websocket.close()
+            self._websocket.disconnect("tokens were revoked")
 
     def _watch(self) -> None:
         """Start to watch for revocations, unless that runs; without a lifespan, the first token does."""

@@ -7,7 +7,7 @@ from time import perf_counter
 from operations.calls.hub import Hub
 from operations.calls.hub.asgi import ASGIHub
 from operations.calls.hub.route_observer import RouteObserver
-from operations.calls.hub.session import HubSession, RoutedCall
+from operations.calls.hub.session import HubConnection, HubSession, RoutedCall
 from operations.calls.worker import CallHandler
 from operations.context import Identity
 from operations.dispatch import Dispatcher
@@ -36,6 +36,8 @@ class WebSocketEndpoint(RouteObserver):
         self._audit = audit or AuditWriter()
         self._callers: dict[str, Caller] = {}
         """The callers of open connections, by the name of their session."""
+        self._connections: set[HubConnection] = set()
+        """The connections that were opened here; a passed `hub` may have others."""
         self._hub = hub or Hub(_NoTokens(), max_payload=limits.body_bytes)
         self._handler: CallHandler | None = None
         self._hub.router.observers += (self,)
@@ -69,16 +71,23 @@ class WebSocketEndpoint(RouteObserver):
             admitted = principal or Principal(caller.identity or Identity(f"anonymous:{caller.client_address}"))
             is_anonymous = principal is None and caller.identity is None
             connection = self._hub.admit_as(admitted, account, anonymous=is_anonymous)
-            sessions.append(connection.session.name)
+            admissions.append(connection)
             self._callers[connection.session.name] = caller
+            self._connections.add(connection)
             return connection
 
-        sessions: list[str] = []
+        admissions: list[HubConnection] = []
         try:
             await ASGIHub(admit, max_payload=self._limits.body_bytes, close=self.close)(scope, receive, send)
         finally:
-            for name in sessions:
-                del self._callers[name]
+            for connection in admissions:
+                del self._callers[connection.session.name]
+                self._connections.discard(connection)
+
+    def disconnect(self, reason: str) -> None:
+        """Close every connection that was opened here; peers with valid tokens may reconnect."""
+        for connection in list(self._connections):
+            connection.end(reason)
 
     async def drain(self, grace: float) -> None:
         """Refuse new calls, wait for running ones, then close every connection."""

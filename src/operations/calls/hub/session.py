@@ -308,7 +308,7 @@ class HubConnection:
         expires_at = self.session.principal.expires_at
         if expires_at is not None:
             left = max(0.0, expires_at - time.time())
-            self._timers.append(loop.call_later(left, self._expire, link))
+            self._timers.append(loop.call_later(left, self.end, "the token expired"))
 
     def received(self, message: bytes, link: Link) -> None:
         """Handle the hello; later messages go to the router."""
@@ -370,10 +370,11 @@ class HubConnection:
             self._link.abort(reason)
             self.closed(self._link, reason)
 
-    def _expire(self, link: Link) -> None:
+    def end(self, reason: str) -> None:
         """Close the link; messages that arrive before it is closed are dropped."""
-        link.close("the token expired")
-        self.closed(link, "the token expired")
+        if self._link is not None:
+            self._link.close(reason)
+            self.closed(self._link, reason)
 
     def _require_hello(self) -> None:
         if not self.joined and self._link is not None:
