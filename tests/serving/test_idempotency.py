@@ -122,6 +122,19 @@ async def test_one_owner_cannot_evict_the_entries_of_others() -> None:
     assert len(store) <= 80
 
 
+async def test_large_responses_of_one_owner_cannot_evict_those_of_others() -> None:
+    store = MemoryStore(size=80_000)
+    for number in range(20):
+        await store.begin("bob", b"%d" % number, b"f")
+        await store.finish("bob", b"%d" % number, Response(200, [], b"x" * 1_000))
+    for number in range(50):
+        await store.begin("eve", b"%d" % number, b"f")
+        await store.finish("eve", b"%d" % number, Response(200, [], b"x" * 9_000))
+    kept = [await store.begin("bob", b"%d" % number, b"f") for number in range(20)]
+    assert all(call is not None and call.response is not None for call in kept)
+    assert len(store) < 20 + 10
+
+
 async def test_a_store_is_bounded_in_number_bytes_and_time() -> None:
     now = [0.0]
     store = MemoryStore(entries=16, size=100_000, seconds=10, clock=lambda: now[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from typing import Protocol
@@ -66,6 +66,8 @@ class MemoryStore:
         self._seconds = seconds
         self._clock = clock
         self._owners: dict[str, OrderedDict[bytes, StoredCall]] = {}
+        self._sizes: Counter[str] = Counter()
+        """The size in bytes of the calls of each owner."""
         self._count = 0
         self._bytes = 0
 
@@ -84,13 +86,15 @@ class MemoryStore:
         if len(calls) >= max(1, self._max_entries // _SHARE) and not self._evict(owner):
             self._discard_empty(owner)
             raise _full()
-        if self._count >= self._max_entries and not self._evict(self._largest()):
+        if self._count >= self._max_entries and not self._evict(
+            max(self._owners, key=lambda each: len(self._owners[each]))
+        ):
             self._discard_empty(owner)
             raise _full()
         calls = self._owners.setdefault(owner, calls)
         calls[key] = call = StoredCall(fingerprint)
         self._count += 1
-        self._bytes += call.size
+        self._resize(owner, call.size)
         return None
 
     async def finish(self, owner: str, key: bytes, response: Response) -> None:
@@ -99,14 +103,14 @@ class MemoryStore:
         call = None if calls is None else calls.get(key)
         if call is None:
             return
-        self._bytes -= call.size
-        call.is_lost = (
-            len(response.body) > self._max_bytes // _SHARE
-        )  # the key stays, and repeated requests are refused
+        before = call.size
+        # If the response is not stored, the key stays, and repeated requests are refused.
+        call.is_lost = len(response.body) > self._max_bytes // _SHARE
         call.response = msgspec.structs.replace(response, body=b"") if call.is_lost else response
         call.until = self._clock() + self._seconds
-        self._bytes += call.size
-        while self._bytes > self._max_bytes and self._evict(self._largest()):
+        self._resize(owner, call.size - before)
+        # The owner of the most bytes loses its oldest responses, so that no caller can displace those of others.
+        while self._bytes > self._max_bytes and self._evict(max(self._sizes, key=self._sizes.__getitem__)):
             pass
 
     async def release(self, owner: str, key: bytes) -> None:
@@ -122,18 +126,20 @@ class MemoryStore:
                 return True
         return False
 
-    def _largest(self) -> str:
-        return max(self._owners, key=lambda owner: len(self._owners[owner]))
-
     def _remove(self, owner: str, key: bytes) -> None:
         call = self._owners[owner].pop(key)
         self._count -= 1
-        self._bytes -= call.size
+        self._resize(owner, -call.size)
         self._discard_empty(owner)
+
+    def _resize(self, owner: str, difference: int) -> None:
+        self._bytes += difference
+        self._sizes[owner] += difference
 
     def _discard_empty(self, owner: str) -> None:
         if not self._owners.get(owner, True):
             del self._owners[owner]
+            self._sizes.pop(owner, None)
 
 
 def read_key(headers: Mapping[bytes, bytes]) -> bytes | None:
