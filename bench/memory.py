@@ -18,6 +18,7 @@ from operations import OperationRegistry, operation
 from operations.sources.openapi import HTTPServiceConfig, from_openapi
 
 COUNT = 10_000
+Build = Callable[[], OperationRegistry]
 _CONFIG = HTTPServiceConfig(namespace="shop", base_url="http://127.0.0.1")
 
 
@@ -66,7 +67,7 @@ def _endpoint(number: int) -> dict[str, Any]:
     }
 
 
-def measure(build: Callable[[], OperationRegistry]) -> tuple[OperationRegistry, float]:
+def measure(build: Build) -> tuple[OperationRegistry, float]:
     """Return the registry and its bytes per operation."""
     gc.collect()
     tracemalloc.start()

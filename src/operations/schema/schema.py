@@ -419,7 +419,8 @@ class _DeferredSchema(Schema):
 
     @cached_attribute
     def _source(self) -> Mapping[str, Any] | bool:
-        return self._write()
+        written = self._write()
+        return written if self._definitions is None else self._definitions.complete(written)
 
     def _convert(self) -> Conversion:
         return super()._convert() if self._definitions is None else self._definitions.convert(self._source)

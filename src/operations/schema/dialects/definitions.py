@@ -26,7 +26,8 @@ class Definitions:
 
     Definitions are shared if they are in one of the document's `sections` (such as `components`), or in another
     document whose address is in `files`. A schema that refers to anything else is converted alone. `reviser` returns
-    a function that revises each definition once.
+    a function that revises each definition once. `complete` adds to a schema the parts of the document that the schema
+    may refer to.
     """
 
     def __init__(
@@ -37,11 +38,13 @@ class Definitions:
         sections: Iterable[str] = (),
         files: Container[str] = (),
         reviser: Callable[[], Revise] | None = None,
+        complete: Callable[[Any], Any] = lambda schema: schema,
     ) -> None:
         self.dialect = dialect
         self.loader = loader
         self.sections = tuple(f"/{section}/" for section in sections)
         self.files = files
+        self.complete = complete
         self.pointers: dict[str, str] = {}
         """Pointers of the definitions, by the addresses of their sources."""
         self.taken: dict[str, int] = {}

@@ -28,22 +28,19 @@ class DocumentSchemas:
 
     def input(self, write: Write) -> Schema:
         """Return the schema of an input: read-only properties are not required, and contradictions are repaired."""
-        return self._schema(write, self._inputs)
+        return deferred_schema(write, self._inputs)
 
     def body(self, schema: Any) -> Schema:
         """Return the schema of a request body in one media type."""
-        return self._schema(lambda: schema, self._bodies)
+        return deferred_schema(lambda: schema, self._bodies)
 
     def output(self, write: Write) -> Schema:
         """Return the schema of a result: write-only properties are not required, and contradictions are repaired."""
-        return self._schema(write, self._outputs)
+        return deferred_schema(write, self._outputs)
 
     def own(self, write: Write) -> Schema:
         """Return a schema of a document that another registry serves."""
-        return self._schema(write, self._own)
-
-    def _schema(self, write: Write, definitions: Definitions) -> Schema:
-        return deferred_schema(lambda: self._beside_document(write()), definitions)
+        return deferred_schema(write, self._own)
 
     @cached_property
     def _inputs(self) -> Definitions:
@@ -64,7 +61,14 @@ class DocumentSchemas:
     def _definitions(self, dialect: str, reviser: Callable[[], Revise]) -> Definitions:
         documents = self._documents
         sections = self._sections.keys() - {"$id"}
-        return Definitions(dialect, documents.load, sections=sections, files=documents, reviser=reviser)
+        return Definitions(
+            dialect,
+            documents.load,
+            sections=sections,
+            files=documents,
+            reviser=reviser,
+            complete=self._beside_document,
+        )
 
     def _beside_document(self, schema: Any) -> Any:
         """Return a schema together with the parts of the document that it may refer to."""
