@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
+import json
 import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCRequest, JSONRPCResponse
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from operations import CallError, ErrorCode, OperationContext, OperationRegistry
@@ -189,6 +190,39 @@ async def test_a_deep_response_over_http_is_an_error_immediately(levels: int, st
         assert "cannot be read" in error.message
         assert "\n" not in error.message
         assert (await registry.execute("s.nested", {"levels": 100, "streams": streams})).data["deep"]
+
+
+@pytest.mark.parametrize("levels", [220, 100_000])
+async def test_a_deep_response_over_sse_is_an_error_immediately(levels: int) -> None:
+    events: asyncio.Queue[str] = asyncio.Queue()
+
+    async def stream(request: Request) -> StreamingResponse:
+        async def body() -> AsyncIterator[str]:
+            yield "event: endpoint\ndata: /messages\n\n"
+            while True:
+                yield f"event: message\ndata: {await events.get()}\n\n"
+
+        return StreamingResponse(body(), media_type=EVENTS)
+
+    async def take(request: Request) -> Response:
+        message = await request.json()
+        about = {"name": "x", "version": "1"}
+        server = {"protocolVersion": "2024-11-05", "capabilities": {"tools": {}}, "serverInfo": about}
+        tool = {"name": "nested", "inputSchema": {"type": "object"}}
+        deep = f'{{"structuredContent": {{"deep": {"[" * levels + "]" * levels}}}}}'
+        results = {"initialize": json.dumps(server), "tools/list": json.dumps({"tools": [tool]}), "tools/call": deep}
+        if message["method"] in results:
+            events.put_nowait(f'{{"jsonrpc": "2.0", "id": {message["id"]}, "result": {results[message["method"]]}}}')
+        return Response(status_code=202)
+
+    routes = [Route("/sse", stream), Route("/messages", take, methods=["POST"])]
+    with serving(Starlette(routes=routes)) as url:
+        config = MCPClientConfig(url=f"{url}/sse", sse=True, timeout=30.0)
+        async with await create_mcp_client("s", config) as client:
+            registry = OperationRegistry(client.operations)
+            error = await error_of(registry.execute("s.nested"))
+    assert error.code is ErrorCode.EXECUTION_ERROR
+    assert "cannot be read" in error.message
 
 
 async def test_a_deep_schema_costs_only_its_tool_over_stdio(caplog: pytest.LogCaptureFixture) -> None:

@@ -100,8 +100,8 @@ class ErrorReportingClient(httpx2.AsyncClient):
     async def _exchange(self, request: httpx2.Request, options: dict[str, Any]) -> httpx2.Response:
         response = await super().send(request, **options)
         lists_tools = b'"method":"tools/list"' in request.content[:200]
-        if _is_event_stream(response):
-            return _prune_events(response, self._max_bytes) if lists_tools else response
+        if is_event_stream(response):
+            return with_events(response, self._max_bytes, _prune) if lists_tools else response
         # Reading the body here turns a broken connection into an error response.
         body = await response.aread()
         if response.status_code >= 400:
@@ -123,7 +123,7 @@ class ErrorReportingClient(httpx2.AsyncClient):
 
     async def _limit_body(self, response: httpx2.Response) -> None:
         """Limit the body of a response after decompression; the SDK limits the events of a stream one by one."""
-        if _is_event_stream(response):
+        if is_event_stream(response):
             response.stream = _EventBytes(response)
         elif _is_protocol(response.request) and response.request.method == "POST" and response.status_code < 400:
             response.stream = _LimitedBody(response, self._max_bytes, truncate=False)
@@ -221,18 +221,19 @@ class _EventBytes(httpx2.AsyncByteStream):
         await self._encoded.aclose()
 
 
-class _PrunedEvents(httpx2.AsyncByteStream):
-    """An event stream without tools that are nested too deeply."""
+class _ChangedEvents(httpx2.AsyncByteStream):
+    """An event stream with the data of each event changed by a function."""
 
-    def __init__(self, response: httpx2.Response, max_bytes: int) -> None:
+    def __init__(self, response: httpx2.Response, max_bytes: int, change: Callable[[bytes], bytes]) -> None:
         self._response = response
+        self._change = change
         self._events = httpx2.EventSource(response, max_event_size=max_bytes)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for event in self._events:
             fields = {"event": event.event, "id": event.id, "retry": event.retry}
             lines = [f"{name}: {value}" for name, value in fields.items() if value]
-            lines += [f"data: {line}" for line in _prune(event.data.encode()).decode().split("\n")]
+            lines += [f"data: {line}" for line in self._change(event.data.encode()).decode().split("\n")]
             yield ("\n".join(lines) + "\n\n").encode()
 
     async def aclose(self) -> None:
@@ -270,7 +271,7 @@ def _is_protocol(request: httpx2.Request) -> bool:
     return "text/event-stream" in request.headers.get("accept", "")
 
 
-def _is_event_stream(response: httpx2.Response) -> bool:
+def is_event_stream(response: httpx2.Response) -> bool:
     """Whether the SDK reads a response event by event."""
     return (
         200 <= response.status_code < 300
@@ -295,9 +296,10 @@ def _prune(message: bytes) -> bytes:
     return message
 
 
-def _prune_events(response: httpx2.Response, max_bytes: int) -> httpx2.Response:
+def with_events(response: httpx2.Response, max_bytes: int, change: Callable[[bytes], bytes]) -> httpx2.Response:
+    """Return the response with the data of each event changed by a function; an event has at most `max_bytes`."""
     headers = {"content-type": "text/event-stream"}
-    stream = _PrunedEvents(response, max_bytes)
+    stream = _ChangedEvents(response, max_bytes, change)
     return httpx2.Response(response.status_code, headers=headers, stream=stream, request=response.request)
 
 

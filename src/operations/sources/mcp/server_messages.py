@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any
 
 import mcp_types as types
+import msgspec
 from mcp.client.session import ClientRequestContext, ClientSession, ElicitationFnT, IncomingMessage, SamplingFnT
 from mcp.client.subscriptions import listen
 from mcp.shared.exceptions import MCPError
@@ -18,7 +19,8 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, ValidationError
 
 from operations.sources.mcp.config import MCPClientConfig, MCPServerRequest, ServerRequestHandler
-from operations.sources.mcp.protocol import RequestFailedError, explain
+from operations.sources.mcp.limits import response_id, without_deep_tools
+from operations.sources.mcp.protocol import PARSE_ERROR, RequestFailedError, explain
 
 _log = logging.getLogger("operations.mcp")
 
@@ -120,6 +122,33 @@ class ServerRequests:
                 reason = explain(error)
         _log.warning("%s: the handler for %s returned an invalid result: %s", self._server, method, reason)
         return types.ErrorData(code=types.INTERNAL_ERROR, message=f"the client could not handle {method}")
+
+
+def substitute(message: bytes) -> bytes | None:
+    """Return a substitute for a message that the SDK cannot parse: without its deep tools, or an error response.
+
+    Return None for a message that the SDK can parse, and if there is no substitute.
+    """
+    problem = _problem(message)
+    if problem is None:
+        return None
+    pruned = without_deep_tools(message)
+    if pruned is not None and _problem(pruned) is None:
+        return pruned
+    request_id = response_id(message)
+    if request_id is None:
+        return None
+    failure = {"code": PARSE_ERROR, "message": f"the response cannot be read: {problem}"}
+    return msgspec.json.encode({"jsonrpc": "2.0", "id": request_id, "error": failure})
+
+
+def _problem(message: bytes) -> str | None:
+    """Return why the SDK cannot parse a message; None if it can."""
+    try:
+        types.jsonrpc_message_adapter.validate_json(message, by_name=False)
+    except ValidationError as error:
+        return str(error.errors(include_url=False, include_input=False)[0]["msg"])
+    return None
 
 
 def is_response(item: SessionMessage) -> bool:

@@ -2,7 +2,8 @@
 
 In the SDK's transport, a POST that fails is only logged, and its request waits until its time limit. Here a failed POST
 ends the session, so that the request fails and the next call opens another session. If a server names no endpoint, or
-an endpoint at another origin, connecting fails after `connect_timeout`. An event has at most 1 MiB.
+an endpoint at another origin, connecting fails after `connect_timeout`. An event has at most 1 MiB. A response that the
+SDK cannot read becomes an error response; the SDK would ignore it.
 """
 
 from __future__ import annotations
@@ -16,8 +17,12 @@ import httpx2
 from mcp.client.sse import sse_client
 
 from operations.sources.mcp.config import MCPClientConfig
-from operations.sources.mcp.http import ErrorReportingClient
+from operations.sources.mcp.http import ErrorReportingClient, is_event_stream, with_events
 from operations.sources.mcp.oauth import oauth_provider
+from operations.sources.mcp.server_messages import substitute
+
+MAX_EVENT_BYTES = 1024 * 1024
+"""Maximum size of an event; the SDK's limit."""
 
 
 @contextlib.asynccontextmanager
@@ -56,4 +61,6 @@ class _SSEClient(ErrorReportingClient):
             raise
         if request.method == "POST" and response.status_code >= 400:
             self._on_expired()
+        if request.method == "GET" and is_event_stream(response):
+            return with_events(response, MAX_EVENT_BYTES, lambda message: substitute(message) or message)
         return response

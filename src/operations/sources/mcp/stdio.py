@@ -22,13 +22,11 @@ import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
-from mcp_types import ErrorData, JSONRPCError, jsonrpc_message_adapter
+from mcp_types import jsonrpc_message_adapter
 from pydantic import ValidationError
 
 from operations.sources.mcp.config import MCPClientConfig
-from operations.sources.mcp.limits import response_id, without_deep_tools
-from operations.sources.mcp.protocol import PARSE_ERROR
-from operations.sources.mcp.server_messages import is_response
+from operations.sources.mcp.server_messages import is_response, substitute
 
 _log = logging.getLogger("operations.mcp")
 
@@ -163,22 +161,11 @@ class _Pump:
                 await self._stderr_ended.wait()
 
     def _parse(self, line: bytes) -> SessionMessage | None:
-        try:
-            return _read(line)
-        except ValidationError as error:
-            return self._recover(line, error)
-
-    def _recover(self, line: bytes, error: ValidationError) -> SessionMessage | None:
-        """Return a substitute for a message that the SDK cannot parse: without its deep tools, or an error response."""
         with contextlib.suppress(ValidationError):
-            pruned = without_deep_tools(line)
-            if pruned is not None:
-                return _read(pruned)
-        request_id = response_id(line)
-        if request_id is not None:
-            reason = error.errors(include_url=False, include_input=False)[0]["msg"]
-            failure = ErrorData(code=PARSE_ERROR, message=f"the response cannot be read: {reason}")
-            return SessionMessage(JSONRPCError(jsonrpc="2.0", id=request_id, error=failure))
+            return _read(line)
+        instead = substitute(line)
+        if instead is not None:
+            return _read(instead)
         shown = line[:200].decode(errors="replace").strip()
         if shown:
             _log.warning("%s: ignored a line on stdout that is not a message: %s", self._name, shown)
