@@ -340,10 +340,14 @@ async def test_one_identity_keeps_a_limited_number_and_size_in_memory() -> None:
     async with Jobs(OperationRegistry([wait_for_it]), limits=limits) as jobs:
         ada, bob = jobs.of(Identity("ada")), jobs.of(Identity("bob"))
         ids = [await ada.submit("work.wait_for_it", {"text": "x" * 60_000}) for _ in range(2)]
-        assert (await error_of(ada.submit("work.wait_for_it", {"text": ""}))).details["reason"] == "TOO_MANY_JOBS"
+        error = await error_of(ada.submit("work.wait_for_it", {"text": ""}))
+        assert error.details["reason"] == "TOO_MANY_JOBS"
+        assert error.message == "too many jobs: this identity has 2 waiting and running jobs already"
         first = await bob.submit("work.wait_for_it", {"text": "b"})
         blocked.set()
         for job_id in (*ids, first):
             await jobs.wait(job_id, 10)
-        assert (await error_of(ada.submit("work.wait_for_it", {"text": ""}))).details["reason"] == "TOO_MANY_JOBS"
+        error = await error_of(ada.submit("work.wait_for_it", {"text": ""}))
+        assert error.details["reason"] == "TOO_MANY_JOBS"
+        assert error.message == "too many jobs: this identity has 100,000 bytes of inputs and outcomes of jobs already"
         assert await bob.submit("work.wait_for_it", {"text": "b"})

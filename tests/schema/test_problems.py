@@ -69,6 +69,24 @@ def test_every_problem_is_listed_with_its_paths() -> None:
     assert msgspec.to_builtins(problem)["schemaPath"] == problem.schema_path
 
 
+def test_a_schema_that_is_explained_step_by_step_has_the_same_pointers() -> None:
+    last = {
+        "properties": {"a b": {"type": "string"}, "x/y": False},
+        "dependentSchemas": {"p/q": {"required": ["m"]}},
+    }
+    defs: dict[str, Any] = {"d14": last}
+    for number in range(14):
+        reference = {"$ref": f"#/$defs/d{number + 1}"}
+        defs[f"d{number}"] = {"allOf": [reference, reference]}
+    schema = from_schema({"$defs": defs, "$ref": "#/$defs/d0"})
+    found = {problem.schema_path for problem in schema.errors({"a b": 1, "x/y": 1, "p/q": 1})}
+    assert found == {
+        "/$defs/d14/properties/a b/type",
+        "/$defs/d14/properties/x~1y",
+        "/$defs/d14/dependentSchemas/p~1q/required",
+    }
+
+
 def test_the_closest_form_of_a_union_is_explained() -> None:
     shapes = {
         "oneOf": [

@@ -111,11 +111,11 @@ class MemoryJobStore:
         """Raise an error if the owner has too many or too large jobs; the program itself is only limited by `jobs`."""
         limits = self._limits
         if self._counts[owner] >= limits.jobs:
-            raise too_many_jobs(limits.jobs)
+            raise too_many_jobs(limits.jobs, "stored jobs")
         if owner is not None and self._unfinished[owner] >= limits.unfinished:
-            raise too_many_jobs(limits.unfinished)
+            raise too_many_jobs(limits.unfinished, "waiting and running jobs")
         if owner is not None and self._sizes[owner] >= limits.kept_bytes:
-            raise too_many_jobs(self._counts[owner])
+            raise too_many_jobs(limits.kept_bytes, "bytes of inputs and outcomes of jobs")
 
     def _start(self, job: _MemoryJob) -> None:
         record = job.record

@@ -98,9 +98,9 @@ def not_ended(job_id: str, state: JobState) -> CallError:
     return CallError(JOB_NOT_ENDED, f"the job {job_id} is {state.value}: it has no result yet", details)
 
 
-def too_many_jobs(limit: int) -> CallError:
-    """Return the error for a submission beyond the limit of jobs per identity."""
-    message = f"too many jobs: {limit:,} of this identity are kept already"
+def too_many_jobs(limit: int, what: str) -> CallError:
+    """Return the error for a submission beyond a limit of `JobLimits`; `what` says what is limited."""
+    message = f"too many jobs: this identity has {limit:,} {what} already"
     return CallError(ErrorCode.UNAVAILABLE, message, {"reason": TOO_MANY_JOBS, "limit": limit, "executed": "no"})
 
 

@@ -23,8 +23,7 @@ _UNITS = {"h": 3600, "d": 86_400, "w": 7 * 86_400, "y": 365 * 86_400}
 
 def create(args: ParsedArguments) -> int:
     """Create a key and print it once."""
-    lifetime = None if args.expires is None else args.expires
-    token, kept = _keys(args).create(args.identity, scopes=args.scope, lifetime=lifetime)
+    token, kept = _keys(args).create(args.identity, scopes=args.scope, lifetime=args.expires)
     if args.json:
         write_json({"key": token, **_described(kept)}, compact=True)
         return OK

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -115,7 +115,7 @@ class Parts:
         if self._registry is None:
             from operations.schema.dialects.patterns import weakest_engine
 
-            self._pointers = dict(pointers(self._document))
+            self._pointers = dict(pointers(self._document, fragment))
             form = native_form(self._document)
             self._engine = weakest_engine(form.patterns)
             self._registry = jsonschema_rs.Registry([(_ADDRESS, form.schema)])
@@ -124,16 +124,16 @@ class Parts:
         return compiled_reference(document, self._registry, self._engine)
 
 
-def pointers(document: Any) -> Iterator[tuple[int, str]]:
-    """Yield the id() of every object in a document with its JSON pointer, as a URL fragment."""
+def pointers(document: Any, segment: Callable[[str], str]) -> Iterator[tuple[int, str]]:
+    """Yield the id() of every object in a document with its JSON pointer, whose segments `segment` encodes."""
     pending = [(document, "")]
     while pending:
-        node, pointer = pending.pop()
+        node, written = pending.pop()
         if isinstance(node, dict):
-            yield id(node), pointer
+            yield id(node), written
             members: Iterable[tuple[Any, Any]] = node.items()
         elif isinstance(node, list):
             members = enumerate(node)
         else:
             continue
-        pending += [(item, f"{pointer}/{fragment(str(key))}") for key, item in members]
+        pending += [(item, f"{written}/{segment(str(key))}") for key, item in members]

@@ -15,6 +15,7 @@ from operations.schema.checking.compiling import pointers
 from operations.schema.checking.evaluating import Evaluation, Evaluator, located_parts
 from operations.schema.checking.messages import names, union_message
 from operations.schema.checking.secrets import Path, target_of
+from operations.schema.checking.values import pointer, pointer_segment
 
 TOO_MUCH_WORK = "too much work to check"
 _FORBIDDEN = " is not allowed here"
@@ -47,7 +48,7 @@ class Diagnosis:
 
     def __init__(self, evaluator: Evaluator) -> None:
         self._evaluator = evaluator
-        self._pointers = dict(pointers(evaluator.document))
+        self._pointers = dict(pointers(evaluator.document, pointer_segment))
 
     def causes(self, value: Any) -> Iterator[Cause]:
         """Yield the violated rules of a plain value; if the budget is used up, the last rule reports that."""
@@ -93,21 +94,21 @@ class _Explaining:
             yield from self._of_array(task)
 
     def _following(self, task: _Task) -> Iterator[_Task]:
-        schema, value, path, pointer = task
+        schema, value, path, at = task
         if "$ref" in schema:
-            yield _Task(target_of(schema["$ref"], self._evaluator.document), value, path, f"{pointer}/$ref")
+            yield _Task(target_of(schema["$ref"], self._evaluator.document), value, path, f"{at}/$ref")
         for index, child in enumerate(schema.get("allOf", ())):
-            yield _Task(child, value, path, f"{pointer}/allOf/{index}")
+            yield _Task(child, value, path, f"{at}/allOf/{index}")
         if "if" in schema:
             branch = "then" if self._evaluation.is_valid(schema["if"], value) else "else"
-            yield _Task(schema.get(branch, True), value, path, f"{pointer}/{branch}")
+            yield _Task(schema.get(branch, True), value, path, f"{at}/{branch}")
         if isinstance(value, dict):
             for name, child in schema.get("dependentSchemas", {}).items():
                 if name in value:
-                    yield _Task(child, value, path, f"{pointer}/dependentSchemas/{name}")
+                    yield _Task(child, value, path, f"{at}/dependentSchemas/{pointer_segment(name)}")
         for child, key, where in located_parts(schema, value):
             if where != ("additionalProperties",) or child is not False:
-                yield _Task(child, value[key], (*path, key), pointer + "".join(f"/{part}" for part in where))
+                yield _Task(child, value[key], (*path, key), at + pointer(where))
 
     def _asserted(self, task: _Task) -> Iterator[Cause]:
         native = self._evaluator.asserting(task.schema)

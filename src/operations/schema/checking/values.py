@@ -36,7 +36,12 @@ class Plain(NamedTuple):
 
 def pointer(path: Any) -> str:
     """Return the JSON pointer (RFC 6901) of path segments."""
-    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
+    return "".join(f"/{pointer_segment(str(part))}" for part in path)
+
+
+def pointer_segment(name: str) -> str:
+    """Return a name as a segment of a JSON pointer."""
+    return name.replace("~", "~0").replace("/", "~1")
 
 
 def existing_path(value: Any, path: str) -> tuple[str | int, ...]:
