@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from operations import ErrorCode, OperationContext, OperationRegistry
+from operations.http import HTTPRequest
 from operations.http.httpx2_client import Httpx2Client
 from operations.sources.openapi import (
     HTTPAuth,
@@ -19,7 +22,10 @@ from operations.sources.openapi import (
     Pagination,
     from_openapi,
     iterate_items,
+    own_documents,
 )
+from operations.sources.openapi.service import TURN_BYTES
+from operations.sources.openapi.sse import SSEParser
 from operations.testing import error_of
 from tests.http.servers import Exchange, answering, raw_server, response
 
@@ -159,17 +165,56 @@ async def test_a_repeated_cursor_is_an_error() -> None:
     assert "was already read" in error.message
 
 
-async def test_an_invalid_retry_after_is_ignored() -> None:
+@pytest.mark.parametrize("value", [b"\xb2", b"Mon, 99999999999999999999 Jan 2020 00:00:00 +0000"])
+async def test_an_invalid_retry_after_is_ignored(value: bytes) -> None:
     async def behaviour(exchange: Exchange) -> None:
         await exchange.head()
         busy.append(True)
-        asked = b"Connection: close\r\nRetry-After: \xb2\r\n"
+        asked = b"Connection: close\r\nRetry-After: " + value + b"\r\n"
         await exchange.write(response(status="503 Busy" if len(busy) == 1 else "204 No Content", headers=asked))
 
     busy: list[bool] = []
     async with raw_server(behaviour) as server:
         own = registry(server.url, client=Httpx2Client(), retry=HTTPRetry(first_delay=0.001))
         assert (await own.execute("api.get")).data is None
+
+
+class Ready:
+    """A client whose responses are streams that never wait: their bytes are there before they are read."""
+
+    status = 200
+    headers = (("content-type", "text/event-stream"),)
+    url = ""
+    size = 1 << 20
+
+    def send(self, request: HTTPRequest) -> contextlib.AbstractAsyncContextManager[Ready]:
+        return contextlib.nullcontext(self)
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        for _ in range(self.size // 4_096):
+            yield b": x\n" * 1_024
+
+    async def close(self) -> None:
+        """Nothing to release."""
+
+
+async def test_other_tasks_run_while_a_stream_sends_faster_than_it_is_read() -> None:
+    passed = 0
+
+    async def count() -> None:
+        nonlocal passed
+        while True:
+            await asyncio.sleep(0)
+            passed += 1
+
+    counting = asyncio.create_task(count())
+    async for _ in registry("http://x.test", client=Ready()).subscribe("api.watch"):
+        raise AssertionError("a stream of comments has no events")
+    assert passed >= Ready.size // TURN_BYTES // 2
+    passed = 0
+    assert [event async for event in own_documents._events(Ready(), SSEParser())] == []
+    assert passed >= Ready.size // TURN_BYTES // 2
+    counting.cancel()
 
 
 @pytest.mark.parametrize("lifetime", ["3600", '"3600"', "3600.5", '"\u00b2"', "null", "{}", "-1", "true"])

@@ -205,7 +205,7 @@ def _retry_after(value: str) -> float | None:
         return float(value)
     try:
         return max(0.0, parsedate_to_datetime(value).timestamp() - time.time()) if value else None
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return None
 
 

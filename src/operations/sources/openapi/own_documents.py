@@ -28,7 +28,7 @@ from operations.sources.openapi.inputs import InputPlan
 from operations.sources.openapi.media import EVENT_STREAM
 from operations.sources.openapi.requests import PreparedRequest, RequestBuilder, override_headers
 from operations.sources.openapi.responses import make_error, read_data, read_meta
-from operations.sources.openapi.service import HTTPService, call_options
+from operations.sources.openapi.service import TURN_BYTES, HTTPService, call_options
 from operations.sources.openapi.sse import ServerSentEvent, SSEParser
 from operations.sources.openapi.template import Template
 from operations.spec import OPEN, AccessControl, Operation, OperationSpec, OperationType
@@ -297,6 +297,7 @@ class OwnEndpoint:
 async def _events(response: HTTPResponse, parser: SSEParser) -> AsyncIterator[ServerSentEvent]:
     """Yield the events of a response; raise _LostError if the connection is lost."""
     chunks = response.chunks()
+    left = TURN_BYTES
     while True:
         try:
             chunk = await anext(chunks)
@@ -306,6 +307,10 @@ async def _events(response: HTTPResponse, parser: SSEParser) -> AsyncIterator[Se
             if error.code is ErrorCode.UNAVAILABLE:
                 raise _LostError from error
             raise
+        left -= len(chunk)
+        if left < 0:
+            left = TURN_BYTES
+            await asyncio.sleep(0)
         for event in parser.feed(chunk):
             yield event
 

@@ -33,6 +33,8 @@ from operations.sources.openapi.template import Template, security_schemes
 _log = logging.getLogger("operations")
 _ATTEMPTS = 3
 """Maximum number of attempts with refreshed tokens."""
+TURN_BYTES = 16 * 1024
+"""Bytes of an event stream after which other tasks run: a server may send faster than the stream is parsed."""
 
 
 def call_options(context: OperationContext) -> HTTPCallOptions:
@@ -195,7 +197,12 @@ class HTTPService:
     async def _events(self, response: HTTPResponse, parser: SSEParser) -> AsyncIterator[ResponseEnvelope[Any]]:
         meta = read_meta(response.status, response.headers)
         warned = False
+        left = TURN_BYTES
         async for chunk in response.chunks():
+            left -= len(chunk)
+            if left < 0:
+                left = TURN_BYTES
+                await asyncio.sleep(0)
             events = parser.feed(chunk)
             if parser.skipped and not warned:
                 warned = True
