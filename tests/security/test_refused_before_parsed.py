@@ -368,13 +368,13 @@ async def test_an_identity_in_other_events_than_requests_is_not_forwarded(hub: H
         caller.send_event("call.requested", payload, id=f"{number}", to="shop.one0")
         request = await worker.read_event()
         for each in ("call.accepted", "call.progress"):
-            payload = {"requestId": f"{number}", "workerId": f"{NAME}.1", "progress": 1}
-            worker.send_event(each, payload, id=request["id"], identity=large)
+            interim = {"requestId": f"{number}", "workerId": f"{NAME}.1", "progress": 1}
+            worker.send_event(each, interim, id=request["id"], identity=large)
             assert len((await caller.read())[1]) < 500
         caller.send_event(kind, {"requestId": f"{number}"}, id=f"{number}", identity=large)
         assert len((await worker.read())[1]) < 500
-    for each in (caller, worker):
-        await each.close()
+    for peer in (caller, worker):
+        await peer.close()
 
 
 @pytest.mark.parametrize("field", ["to", "v", "identity", "payload", "unknown"])
