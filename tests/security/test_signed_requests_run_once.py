@@ -14,7 +14,9 @@ import pytest
 from operations import CallError, ErrorCode, OperationRegistry, operation
 from operations.calls import CallHandler, PendingRequestMap
 from operations.calls.signed_transport import SignedTransport
+from operations.jobs import Jobs
 from operations.pubsub import Record, Stores, Transport, TransportWrapper, Undelivered, nats
+from operations.pubsub.nats.jetstream import HOUR
 from operations.pubsub.nats.wire import publish
 from operations.pubsub.redis import RedisTransport
 from operations.testing import error_of
@@ -208,6 +210,44 @@ async def test_a_copy_does_not_replace_the_original(bus: Bus, bank: Bank) -> Non
     assert bank.handler.counters.duplicate == 0
 
 
+async def test_a_copy_does_not_run_shortly_before_its_request_expires(
+    bus: Bus, bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("operations.calls.caller.STORED_SECONDS", HOUR + 1.0)
+    async with asyncio.timeout(20):
+        copy = await captured(bus, "book")
+        await bank.restart()
+        await asyncio.sleep(1.1)
+        await put(bus, copy, "book", stored=True)
+        await until(lambda: bank.transport.refusals["replayed"] == 1)
+    assert bank.ran == ["book"]
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["worker restarts", "worker is lost"])
+async def test_copies_of_a_running_job_do_not_run_after_it(*, lost: bool, bus: Bus, bank: Bank) -> None:
+    bank.hold = asyncio.Event()
+    tap = Wiretap(await bus())
+    async with asyncio.timeout(30):
+        jobs = Jobs(SignedTransport(tap, session=SESSION))
+        job_id = await jobs.submit("bank.book")
+        await until(lambda: bank.ran == ["book"])
+        for _ in range(3):
+            await put(bus, tap.heard[-1], "book", stored=True)
+        await until(lambda: bank.handler.counters.duplicate == 3)
+        bank.hold = None
+        if lost:
+            await bank.transport.close()  # nothing is acknowledged or released
+            await bank.start()
+        else:
+            await bank.restart()
+        assert (await jobs.wait(job_id)).data == "booked"
+        if lost:
+            counters = bank.handler.counters
+            await until(lambda: bank.transport.refusals["replayed"] + counters.duplicate == 3)
+        await captured(bus, "book")  # after the copies
+    assert bank.ran == ["book"] * 3
+
+
 async def test_a_request_whose_worker_leaves_is_run_by_the_next_one(bus: Bus, bank: Bank) -> None:
     bank.hold = asyncio.Event()
     ada = PendingRequestMap(SignedTransport(await bus(), session=SESSION))
@@ -266,7 +306,7 @@ async def test_a_sender_cannot_pass_a_copy_off_as_a_redelivery(bus: Bus, bank: B
 async def test_without_the_shared_record_a_mutation_does_not_run(
     bus: Bus, bank: Bank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fail(key: str, seconds: float) -> bool:
+    async def fail(key: str, seconds: float, entry: str) -> bool:
         raise CallError(ErrorCode.UNAVAILABLE, "out of reach", {"executed": "no"})
 
     monkeypatch.setattr(bank.transport.inner, "store_key", fail)

@@ -14,12 +14,12 @@ from operations.pubsub import Delivery, Record, StoresKeys
 
 STORED_SECONDS = 86_400.0
 """Seconds for which a stored request may wait for a worker."""
+SKEW_SECONDS = 300.0
+"""Allowed difference between the clocks of caller and worker, for a stored request."""
 LONGEST_DEADLINE = 3_600.0
 """Longest time to the deadline of a signed request, in seconds; a request with a later deadline is refused."""
 _FRESH_SECONDS = 60.0
 """Largest age of a signed request without a deadline."""
-_SKEW_SECONDS = 300.0
-"""Allowed difference between the clocks of caller and worker, for a stored request."""
 
 
 class ReplayError(CallError):
@@ -69,7 +69,7 @@ def replay_problem(event: CallRequested, *, stored: bool) -> str:
     """
     payload, now = event.payload, time.time()
     if stored:
-        if payload.not_after is None or payload.not_after / 1000 - now > STORED_SECONDS + _SKEW_SECONDS:
+        if payload.not_after is None or payload.not_after / 1000 - now > STORED_SECONDS + SKEW_SECONDS:
             return "a stored request needs an expiry time within a day"
     elif payload.deadline is not None:
         if payload.deadline / 1000 - now > LONGEST_DEADLINE:
@@ -84,7 +84,7 @@ class RecordedDelivery:
 
     def __init__(self, inner: Delivery, keys: StoresKeys | None) -> None:
         self.key = ""
-        """The key of the request in the shared record, once it is there."""
+        """The key of the request in the shared record; empty if its signature is not valid."""
         self._inner = inner
         self._stored_keys = keys
 
@@ -108,6 +108,11 @@ class RecordedDelivery:
         """Whether the server delivered this message before."""
         return self._inner.is_redelivered
 
+    @property
+    def entry(self) -> str:
+        """What tells the message from its copies."""
+        return self._inner.entry
+
     def done(self, record: Record | None = None) -> None:
         """Acknowledge the message."""
         self._inner.done(record)
@@ -119,7 +124,7 @@ class RecordedDelivery:
     def release(self) -> None:
         """Release the message for another worker, and remove it from the shared record."""
         if self.key and self._stored_keys is not None:
-            self._stored_keys.delete_key(self.key)
+            self._stored_keys.delete_key(self.key, self.entry)
         self._inner.release()
 
     def dead_letter(self, reason: str, record: Record | None = None) -> None:

@@ -177,6 +177,7 @@ class RequestHandler:
                 self.endpoint.running.pop(reply.control_id, None)
             if not is_new:
                 raise ReplayError("ACCESS_DENIED", "refused: the request was received before")
+            reply.note_recorded()
             if not reply.is_aborted:
                 self._dispatcher.start(request, reply.ended, reply.emit if isinstance(reply, StreamReply) else None)
                 if not request.is_over:
@@ -271,6 +272,9 @@ class Reply(msgspec.Struct, eq=False):
 
     def prepare(self, request: Request) -> None:
         """Check and complete a stored request before it is dispatched."""
+
+    def note_recorded(self) -> None:
+        """Note that the shared record has the request: other deliveries of it are copies."""
 
     def track(self, request: Request | None = None) -> None:
         """Register a call that did not end immediately: its caller can control it, and is notified of its worker."""

@@ -14,10 +14,13 @@ from typing import Any
 
 import msgspec
 
+from operations.calls.codec import UNREADABLE, codec_of
 from operations.calls.endpoint import SignsNestedCalls
 from operations.calls.events import CallRequested
 from operations.calls.replay_protection import (
     LONGEST_DEADLINE,
+    SKEW_SECONDS,
+    STORED_SECONDS,
     RecordedDelivery,
     ReplayError,
     SeenRequests,
@@ -213,21 +216,19 @@ class SignedTransport(TransportWrapper):
     def record(self, event: CallRequested) -> Coroutine[Any, Any, bool] | None:
         """Add the request that is being received to the record that all workers share; return False for a duplicate.
 
-        Return None if there is no such record, or if the server delivers a stored request again.
+        Return None if there is no such record, or if a worker stored the request again.
         """
         received, keys = self._received, self._stored_keys
         if received is None or received.signed is None or keys is None:
             return None
-        until, name = kept_until(event), f"{event.id} {event.payload.attempt}"
-        delivery = received.delivery
-        if delivery is not None:
-            if delivery.is_redelivered:
-                return None
-            until, name = (event.payload.not_after or 0) / 1000, stored_name(event.id)
-        key = replay_key(name, received.signed.token)
-        if delivery is not None:
-            delivery.key = key
-        return self._note(keys, key, max(1.0, until - time.time()))
+        delivery, token = received.delivery, received.signed.token
+        if delivery is None:
+            key = replay_key(f"{event.id} {event.payload.attempt}", token)
+            return self._note(keys, key, max(1.0, kept_until(event) - time.time()))
+        if not delivery.entry:
+            return None
+        # A constant time: a copy that arrives later is compared with the same record.
+        return self._note(keys, delivery.key, STORED_SECONDS + SKEW_SECONDS, delivery.entry)
 
     def measures(self) -> Iterator[Measure]:
         """Return how many requests were refused, by reason."""
@@ -276,8 +277,8 @@ class SignedTransport(TransportWrapper):
         signature = sign(session.key, _signed_address(address, self.inner.capabilities.bus), message)
         return join(BY_SESSION, token, b"", signature, message)
 
-    async def _note(self, keys: StoresKeys, key: str, seconds: float) -> bool:
-        is_new = await keys.store_key(key, seconds)
+    async def _note(self, keys: StoresKeys, key: str, seconds: float, entry: str = "") -> bool:
+        is_new = await keys.store_key(key, seconds, entry)
         if not is_new:
             self.refusals["replayed"] += 1
         return is_new
@@ -309,6 +310,8 @@ class SignedTransport(TransportWrapper):
             signer = error
         except UnicodeDecodeError:
             signer = self._refuse("forged", "the token is not UTF-8")
+        if delivery is not None and isinstance(signer, Principal):
+            delivery.key = _read_key(signed)
         return signed.request, ReceivedRequest(signed, signer, delivery)
 
     def _verify(self, signed: SignedRequest, address: bytes) -> Principal:
@@ -387,6 +390,14 @@ class _NestedCallTransport(TransportWrapper):
 def stored_name(request_id: str) -> str:
     """Return the name of a stored request in the record of signed requests."""
     return f"{request_id} stored"
+
+
+def _read_key(signed: SignedRequest) -> str:
+    """Return the key of a stored request in the record of signed requests; empty if the request cannot be decoded."""
+    try:
+        return replay_key(stored_name(codec_of(signed.request).decode_outline(signed.request).id), signed.token)
+    except UNREADABLE:
+        return ""
 
 
 def replay_key(name: str, token: bytes) -> str:

@@ -56,6 +56,10 @@ class StoredReply(Reply, kw_only=True):
     is_stored: ClassVar[bool] = True
     stored: StoredRequest
 
+    def note_recorded(self) -> None:
+        """Note that the shared record has the request from the held delivery."""
+        self.stored.is_recorded = True
+
     def abort(self, reason: str) -> None:
         """Do nothing: a stored request runs even if its caller has left."""
 

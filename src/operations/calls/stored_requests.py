@@ -112,6 +112,8 @@ class StoredRequest:
         self._first = delivery
         self.copies: list[Delivery] = []
         """Other deliveries of the same job. If the held delivery is a copy, one of these may be the original."""
+        self.is_recorded = False
+        """Whether the held delivery is the one in the shared record of signed requests; the others are copies then."""
 
     def replace(self, delivery: Delivery) -> None:
         """Hold `delivery`, a later delivery of the same request, in place of the earlier one."""
@@ -151,8 +153,16 @@ class StoredRequest:
         """Release the request for another worker."""
         if self.is_held:
             self._requests.drop(self.request_id)
-            for delivery in (self.delivery, *self.copies):
-                delivery.release()
+            self.give_back()
+
+    def give_back(self) -> None:
+        """Release the deliveries; those that are certainly copies are deleted."""
+        self.delivery.release()
+        for copy in self.copies:
+            if self.is_recorded:
+                copy.done()
+            else:
+                copy.release()
 
     @property
     def is_held(self) -> bool:
@@ -203,7 +213,7 @@ class StoredRequests:
     def _drop_duplicate(self, event: CallRequested, delivery: Delivery) -> None:
         self._endpoint.counters.duplicate += 1
         held = self._held.get(event.id)
-        if held is not None and delivery.is_redelivered:
+        if held is not None and delivery.is_redelivered and delivery.entry == held.delivery.entry:
             # The server delivered the request again because it runs for long: acknowledge the later delivery.
             held.replace(delivery)
         elif held is not None and event.payload.job is not None and len(held.copies) < _MOST_COPIES:
@@ -244,8 +254,7 @@ class StoredRequests:
         """Release all requests for other workers."""
         held, self._held = self._held, {}
         for stored in held.values():
-            for delivery in (stored.delivery, *stored.copies):
-                delivery.release()
+            stored.give_back()
 
     def close(self) -> None:
         """Stop sending responses again."""

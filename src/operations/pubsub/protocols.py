@@ -165,6 +165,10 @@ class Delivery(Protocol):
     def is_redelivered(self) -> bool:
         """Whether the server reports that it delivered this message before; a sender cannot forge that."""
 
+    @property
+    def entry(self) -> str:
+        """What tells the message from its copies, in each delivery; empty if a worker stored the message again."""
+
     def done(self, record: Record | None = None) -> None:
         """Delete the message, because it was handled. A record replaces the one that was stored with the message."""
 
@@ -236,14 +240,17 @@ class KeepsRecords(Protocol):
 class StoresKeys(Protocol):
     """Stores keys that all peers of the bus share, so that a request with a key runs once."""
 
-    async def store_key(self, key: str, seconds: float) -> bool:
+    async def store_key(self, key: str, seconds: float, entry: str = "") -> bool:
         """Store a key, at most for a day; return False if it is already stored.
 
-        Raise if the server cannot be reached.
+        Return True if it is stored for the same `entry` of a delivery. Raise if the server cannot be reached.
         """
 
-    def delete_key(self, key: str) -> None:
-        """Delete the key of a released message; do nothing if the transport marks it as redelivered instead."""
+    def delete_key(self, key: str, entry: str = "") -> None:
+        """Delete the key of a released message, unless it is stored for another `entry`.
+
+        Do nothing if a released message keeps its entry.
+        """
 
 
 @runtime_checkable

@@ -38,6 +38,8 @@ _TROUBLE_SECONDS = 0.25
 _MOST_READS = 4
 """Number of attempts to read the record of a message before the message is refused. A replica may lag behind."""
 _EXPIRED = (404, 408)
+_ENTRY_HEADER = b"Operations-Entry"
+"""The header of a redelivered message: its sequence number in the queue from which a worker moved it."""
 _RECORD_HEADERS = 1 << 14
 """Maximum size of the headers of a record."""
 
@@ -183,20 +185,26 @@ class DurableQueues:
         # A key that other callers can guess would let them make this message a duplicate, and it would be lost.
         key = blake2b(b"%d " % delivery.sequence + message, digest_size=16).hexdigest()
         headers = b"Nats-Msg-Id: %b\r\n" % key.encode()
+        headers += b"%b: %b\r\n" % (_ENTRY_HEADER, delivery.entry.encode())
         if delivery.record_key:
             headers += b"%b: %b.%b\r\n" % (RECORD_HEADER, delivery.record_key.encode(), delivery.link)
         if subject is not None:
             self._publish_or_warn(subject, message, headers, delivery.done)
 
-    async def store_key(self, key: str, seconds: float) -> bool:
-        """Store a key for all peers of the bus; return False if it is already stored."""
+    async def store_key(self, key: str, seconds: float, entry: str) -> bool:
+        """Store a key for all peers of the bus; return False if it is already stored for another entry.
+
+        A second key, which is stored first, marks that the entry asked for the key before.
+        """
         problem = await self.jetstream.make_records()
         if problem is None:
             kind = "hour" if seconds <= HOUR else "day"
-            answer = await self.jetstream.request(f"{self.subjects.prefix}.once.{kind}".encode(), b"", key)
-            if answer.error is None:
-                return not answer.duplicate
-            problem = answer.error.description
+            subject = f"{self.subjects.prefix}.once.{kind}".encode()
+            keys = (f"{key}-{entry}", key) if entry else (key,)
+            answers = await asyncio.gather(*(self.jetstream.request(subject, b"", each) for each in keys))
+            problem = next((answer.error.description for answer in answers if answer.error is not None), None)
+            if problem is None:
+                return not answers[-1].duplicate or (bool(entry) and answers[0].duplicate)
         message = f"JetStream, which detects repeated requests, did not record the request: {problem}"
         raise CallError(ErrorCode.UNAVAILABLE, message, {"executed": "no"})
 
@@ -400,7 +408,7 @@ class DurableQueueReader:
 class NatsDelivery:
     """A message that this peer has received and not yet acknowledged."""
 
-    __slots__ = ("_message", "_reader", "is_redelivered", "link", "number", "record_key", "sequence")
+    __slots__ = ("_message", "_reader", "entry", "is_redelivered", "link", "number", "record_key", "sequence")
 
     def __init__(self, reader: DurableQueueReader, message: NatsMessage) -> None:
         self._reader = reader
@@ -409,6 +417,9 @@ class NatsDelivery:
         # A message in the queue of redelivered messages was delivered before.
         self.number = deliveries + reader.alone
         self.is_redelivered = self.number > 1
+        # Only workers can send to the queue of redelivered messages.
+        moved = header_of(message.headers, _ENTRY_HEADER).decode(errors="replace")
+        self.entry = moved if reader.alone else str(self.sequence)
         key, _, self.link = header_of(message.headers, RECORD_HEADER).partition(b".")
         self.record_key = key.decode(errors="replace")
         """The key of the message's record; empty if it has no record."""

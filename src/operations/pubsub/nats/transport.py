@@ -209,12 +209,15 @@ class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsB
         """Take the messages that JetStream stores at an address, at most `limit` at a time."""
         return self._queues.take(address, take, limit)
 
-    async def store_key(self, key: str, seconds: float) -> bool:
-        """Store a key for all peers of the bus; return False if it is already stored. Without JetStream, do nothing."""
-        return await self._queues.store_key(key, seconds) if self.capabilities.durable else True
+    async def store_key(self, key: str, seconds: float, entry: str = "") -> bool:
+        """Store a key for all peers of the bus; return False if it is already stored for another entry.
 
-    def delete_key(self, key: str) -> None:
-        """Do nothing: JetStream marks a released message as redelivered, and redelivered messages are accepted."""
+        Without JetStream, do nothing.
+        """
+        return await self._queues.store_key(key, seconds, entry) if self.capabilities.durable else True
+
+    def delete_key(self, key: str, entry: str = "") -> None:
+        """Do nothing: a released message keeps its entry, and a message that is stored again has none."""
 
     async def flush(self) -> None:
         """Return once the server has processed everything that was sent, and all its earlier messages were received."""

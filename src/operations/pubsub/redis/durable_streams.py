@@ -88,11 +88,19 @@ _SETTLE = Script(
 the request, and a note: for `release` the number of deliveries so far, for `dead_letter` the reason."""
 
 
-_STORE_KEY = Script("return redis.call('SET', KEYS[1], '1', 'NX', 'PX', ARGV[1]) and 1 or 0")
-"""Store a key, unless it is stored. Key: the key itself; argument: its lifetime."""
+_STORE_KEY = Script(
+    "local held = redis.call('HGET', KEYS[1], 'entry')\n"
+    "if held then return held == ARGV[2] and held ~= '' and 1 or 0 end\n"
+    "redis.call('HSET', KEYS[1], 'entry', ARGV[2])\n"
+    "redis.call('PEXPIRE', KEYS[1], ARGV[1])\nreturn 1"
+)
+"""Store a key, unless it is stored for another entry. Key: the key itself; arguments: its lifetime, the entry."""
 
-_DELETE_KEY = Script("redis.call('SET', KEYS[1], '1', 'PXAT', '1')\nreturn 1")
-"""Delete a key by setting an expiry time in the past."""
+_DELETE_KEY = Script(
+    "if ARGV[1] ~= '' and redis.call('HGET', KEYS[1], 'entry') ~= ARGV[1] then return 0 end\n"
+    "redis.call('PEXPIRE', KEYS[1], '0')\nreturn 1"
+)
+"""Delete a key, unless it is stored for another entry. Key: the key itself; argument: the entry, or nothing."""
 
 
 class DurableStreams:
@@ -152,15 +160,15 @@ class DurableStreams:
 
         return stop
 
-    async def store_key(self, key: bytes, seconds: float) -> bool:
-        """Store a key for all peers of the bus; return False if it is already stored."""
-        lifetime = b"%d" % int(seconds * 1000)
-        return bool(await ask_script(self._bus.epoch, _STORE_KEY, (key,), (lifetime,), "the record of requests"))
+    async def store_key(self, key: bytes, seconds: float, entry: str) -> bool:
+        """Store a key for all peers of the bus; return False if it is already stored for another entry."""
+        arguments = (b"%d" % int(seconds * 1000), entry.encode())
+        return bool(await ask_script(self._bus.epoch, _STORE_KEY, (key,), arguments, "the record of requests"))
 
-    def delete_key(self, key: bytes) -> None:
-        """Delete a key."""
+    def delete_key(self, key: bytes, entry: str) -> None:
+        """Delete a key, unless it is stored for another entry."""
         if self._bus.epoch is not None:
-            self._bus.epoch.put(_DELETE_KEY, (key,), (), lambda reply: None)
+            self._bus.epoch.put(_DELETE_KEY, (key,), (entry.encode(),), lambda reply: None)
 
     def begin(self, epoch: ConnectionEpoch) -> None:
         """Begin to read, when the connection is established."""
@@ -240,23 +248,23 @@ class DurableStreamReader:
 
     def settle(self, delivery: RedisDelivery, becomes: bytes, note: bytes = b"", record: Record | None = None) -> None:
         """Settle a request; without a connection the server is not notified and delivers the request again."""
-        if self._held.pop(delivery.entry, None) is None:
+        if self._held.pop(delivery.id, None) is None:
             return
-        was_suspect = delivery.entry == self._suspect
+        was_suspect = delivery.id == self._suspect
         if was_suspect:
             self._suspect = None
         epoch, keys = self._bus.epoch, self._keys
         if epoch is not None:
             if record is not None and (delivery.record_key or becomes == b"done"):
-                settle_recorded(epoch, keys, delivery.entry, record)
+                settle_recorded(epoch, keys, delivery.id, record)
             elif record is not None:
-                dead_letter_recorded(epoch, keys, delivery.entry, delivery.message, note, record)
+                dead_letter_recorded(epoch, keys, delivery.id, delivery.message, note, record)
             elif delivery.record_key and becomes == b"release":
-                arguments = (delivery.entry, delivery.message, note, delivery.record_key.encode())
+                arguments = (delivery.id, delivery.message, note, delivery.record_key.encode())
                 names = (keys.stored, keys.record(delivery.record_key))
                 epoch.put(RELEASE_RECORDED, names, arguments, lambda reply: None)
             else:
-                arguments = (delivery.entry, becomes, delivery.message, note)
+                arguments = (delivery.id, becomes, delivery.message, note)
                 epoch.put(_SETTLE, (keys.stored, keys.dead), arguments, lambda reply: None)
             epoch.flush_soon()
             if was_suspect:
@@ -266,8 +274,8 @@ class DurableStreamReader:
     def note(self, delivery: RedisDelivery, record: Record) -> None:
         """Replace the record of a request that this worker holds."""
         epoch = self._bus.epoch
-        if epoch is not None and delivery.entry in self._held:
-            arguments = (delivery.entry, self._bus.peer.encode(), record.value)
+        if epoch is not None and delivery.id in self._held:
+            arguments = (delivery.id, self._bus.peer.encode(), record.value)
             names = (self._keys.stored, self._keys.record(record.key))
             epoch.put(NOTE_RECORDED, names, arguments, lambda reply: None)
             epoch.flush_soon()
@@ -338,13 +346,15 @@ def _count(digits: bytes) -> int:
 class RedisDelivery:
     """A stored request that this worker holds."""
 
-    __slots__ = ("_reader", "entry", "is_redelivered", "message", "number", "record_key")
+    __slots__ = ("_reader", "entry", "id", "is_redelivered", "message", "number", "record_key")
 
     def __init__(
         self, reader: DurableStreamReader, entry: bytes, message: bytes, number: int, *, is_redelivered: bool
     ) -> None:
         self._reader = reader
-        self.entry = entry
+        self.id = entry
+        self.entry = entry.decode(errors="replace")
+        """The id of the stream's entry: the server makes it."""
         self.message = message
         self.number = number
         """Number of deliveries, this one included; a peer that may store requests can set a higher number."""

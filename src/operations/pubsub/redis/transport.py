@@ -196,13 +196,13 @@ class RedisTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, Reports
         """Take the messages stored at an address, at most `limit` at a time; each message goes to one taking peer."""
         return self._stored.take(address, take, limit)
 
-    async def store_key(self, key: str, seconds: float) -> bool:
-        """Store a key for all peers of the bus; return False if it is already stored."""
-        return await self._stored.store_key(self.keys.shared_key(key), seconds)
+    async def store_key(self, key: str, seconds: float, entry: str = "") -> bool:
+        """Store a key for all peers of the bus; return False if it is already stored for another entry."""
+        return await self._stored.store_key(self.keys.shared_key(key), seconds, entry)
 
-    def delete_key(self, key: str) -> None:
-        """Delete a key: a released message is stored as a new one."""
-        self._stored.delete_key(self.keys.shared_key(key))
+    def delete_key(self, key: str, entry: str = "") -> None:
+        """Delete a key, unless it is stored for another entry: a released message is stored as a new one."""
+        self._stored.delete_key(self.keys.shared_key(key), entry)
 
     def _write_turn(self) -> None:
         self._scheduled = False
