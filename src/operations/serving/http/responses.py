@@ -25,6 +25,8 @@ _BYTES = (b"content-type", _BYTES_TYPE.encode())
 _LOCAL = (b"operations-source", b"local")
 _PASSED_ON = frozenset({"content-language", "content-disposition", "etag", "last-modified", "link", "retry-after"})
 """Upstream headers that describe the result. Cookies and connection headers are never passed on."""
+_INERT: Headers = [(b"x-content-type-options", b"nosniff"), (b"content-security-policy", b"sandbox")]
+"""Headers with which a browser runs nothing of a response and gives it no access to this server's origin."""
 _encode = msgspec.json.Encoder().encode
 _EVENTS = "text/event-stream"
 
@@ -84,13 +86,11 @@ def _write_foreign(envelope: ResponseEnvelope[Any], operation_id: str, headers: 
         ]
     if isinstance(data, bytes):
         upstream = meta.content_type if isinstance(meta, HTTPResponseMeta) else ""
-        headers.append((b"content-type", _safe_type(upstream, _BYTES_TYPE)))
-        headers.append((b"x-content-type-options", b"nosniff"))
+        headers += ((b"content-type", _safe_type(upstream, _BYTES_TYPE)), *_INERT)
         return data
     if isinstance(data, str) and isinstance(meta, HTTPResponseMeta) and meta.content_type.startswith("text/"):
         essence = meta.content_type.partition(";")[0].strip()
-        headers.append((b"content-type", _safe_type(f"{essence}; charset=utf-8", "text/plain; charset=utf-8")))
-        headers.append((b"x-content-type-options", b"nosniff"))
+        headers += ((b"content-type", _safe_type(f"{essence}; charset=utf-8", "text/plain; charset=utf-8")), *_INERT)
         return data.encode(errors="replace")
     headers.append((b"content-type", content_type.encode()))
     return write_json(data, operation_id)
