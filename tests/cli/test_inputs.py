@@ -112,7 +112,7 @@ def test_files_and_stdin_are_read(tmp_path: Path) -> None:
         (["item=a", "item=b"], "duplicate value for item"),
         (["@no-such-file"], "no-such-file: no such file or directory"),
         (["photo@no-such-file"], "no-such-file: no such file or directory"),
-        (["tags[3]=x"], "index 3 is beyond the list of 0"),
+        (["tags[3]=x"], "index 3 is out of range: the list has length 0"),
         (["[1]", "item=a"], "the whole input is not an object"),
         (["address.city=Rome", "address:={}"], "conflicting values for address"),
         (["lines[0].item=a", "lines[0]:={}"], "conflicting values for lines[0]"),

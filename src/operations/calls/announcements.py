@@ -76,7 +76,7 @@ class Announcer:
         self._second: asyncio.TimerHandle | None = None
         """The timer of the second in which `_answering` is counted."""
         self._answering = 0.0
-        """Time that announcements to single peers took in this second."""
+        """Seconds spent on announcements to single peers since the timer `_second` started."""
         self._is_asked = False
         """Whether a peer got no announcement because `_answering` is over its limit."""
         self._stop_listening = endpoint.listen(ASKS)

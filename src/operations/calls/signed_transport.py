@@ -245,7 +245,7 @@ class SignedTransport(TransportWrapper):
             message = "as_worker=True needs the worker's own session: SignedTransport(…, secret=…, session=…)"
             raise CallError(ErrorCode.VALIDATION_ERROR, message, {"executed": "no"})
         if self._session is not None and self._secret is not None and not as_worker:
-            message = "a worker's own session signs only calls with as_worker=True, outside any request"
+            message = "outside any request, a worker with its own session can call only with as_worker=True"
             raise CallError(ErrorCode.ACCESS_DENIED, message, {"reason": "AS_WORKER", "executed": "no"})
         return self
 

@@ -274,7 +274,8 @@ def _set_item(holder: list[Any], step: str | int, value: Any, key: str) -> None:
     elif step < len(holder):
         holder[step] = value
     else:
-        raise UsageError(f"{key}: index {step} is beyond the list of {len(holder)}; give items in order, or use []")
+        problem = f"index {step} is out of range: the list has length {len(holder)}"
+        raise UsageError(f"{key}: {problem}; give items in order, or use []")
 
 
 def _known(path: InputPath) -> list[str | int]:

@@ -491,7 +491,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     unset_variables: frozenset[str] = frozenset()
     """The variables in `${…}` that are not set, with or without a default."""
     unusable: Mapping[str, str] = {}
-    """Parts with an unset variable, `transports.<name>`, `hub` or `serve`, with the reason."""
+    """Why a part cannot be used: a variable in it is not set. The keys are `transports.<name>`, `hub` and `serve`."""
     written: Mapping[str, Any] = {}
     """The file's other tables as written, with `${…}`."""
 

@@ -151,7 +151,7 @@ class Workspace:
         return [] if view is None else view.ids
 
     def hidden_of(self, source: str) -> list[str]:
-        """Return the ids of a source's operations that other sources have in the registry."""
+        """Return the ids that another source has registered, and that this source therefore could not register."""
         view = self._views.get(source)
         return [] if view is None else list(view.hidden.values())
 

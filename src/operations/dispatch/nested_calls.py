@@ -73,7 +73,7 @@ class RemoteCalls(Protocol):
 
 
 class NestedCalls:
-    """Creates the contexts of external calls. Nested calls run in this registry, or through `remote`."""
+    """Creates the contexts of external calls; nested calls made with them run in this registry or through `remote`."""
 
     def __init__(self, registry: DispatchRegistry, remote: RemoteCalls | None) -> None:
         self._registry = registry

@@ -96,8 +96,8 @@ class FairQueue(Generic[Q]):
     def pop_excess(self, caller: str) -> Q | None:
         """Remove and return the last item of the caller with the most items.
 
-        Return None unless that caller has at least two items more than `caller`. With more than `_MOST_COMPARED`
-        callers nothing is removed, to bound the cost: one peer may be able to use many names.
+        Return None unless that caller has at least two items more than `caller`. Nothing is removed if more than
+        `_MOST_COMPARED` callers have items: one peer may use the names of many callers to make the comparison slow.
         """
         if len(self._callers) > _MOST_COMPARED:
             return None

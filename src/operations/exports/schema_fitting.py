@@ -281,7 +281,7 @@ class _Fitter:
         return True
 
     def _takes_characters(self, texts: Iterable[str]) -> bool:
-        """Count the characters of names or values; return False if too few are left."""
+        """Count the characters of names or values against the subset's limit; return False if they would exceed it."""
         if self._characters_left is None:
             return True
         characters = sum(map(len, texts))

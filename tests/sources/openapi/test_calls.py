@@ -451,7 +451,7 @@ async def test_a_page_whose_list_is_not_found_is_an_error(iterate: Any) -> None:
         return {"total": 2, "items": [page] if page < 3 else []}
 
     registry = OperationRegistry([listed])
-    with pytest.raises(CallError, match=r"no list at '': set items of Pagination .*, for example '/items'"):
+    with pytest.raises(CallError, match=r"no list at '': pass the JSON pointer .*, for example '/items'"):
         async for _ in iterate(registry, "shop.listed", pagination=Pagination(kind="page")):
             pass
     assert calls == [1]

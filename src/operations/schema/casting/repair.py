@@ -257,7 +257,7 @@ class Repair:
         return self._cast_only(node, value)
 
     def _cast_only(self, node: Node, value: Any) -> Any:
-        """Cast a value that resembles no branch: by the only branch for its container type."""
+        """Cast an object or array that resembles no branch, if only one branch allows its type; keep other values."""
         kind = kind_of(value)
         possible = [branch for branch in node.branches if branch.allows(kind)]
         return self.cast_to(possible[0], value) if len(possible) == 1 and kind in ("object", "array") else value

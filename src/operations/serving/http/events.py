@@ -349,7 +349,10 @@ class EventConnection:
         return self.is_open or self._flushing is not None
 
     def push(self, chunk: bytes) -> Awaitable[None] | None:
-        """Send an event together with others of this loop iteration. The result is awaited before the next event."""
+        """Send an event together with others of this loop iteration.
+
+        Return an awaitable if too many events are unsent; a stream awaits it before its next item.
+        """
         if self._is_closed:
             return None
         self._buffer.append(chunk)

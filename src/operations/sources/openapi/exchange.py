@@ -231,7 +231,7 @@ class RedirectChain:
     def follow(self, request: HTTPRequest, status: int, location: str) -> HTTPRequest | None:
         """Return the request for a redirect; None if it is not followed.
 
-        Another origin receives only harmless headers: any other header may be a secret.
+        An origin that may not receive the credentials gets only harmless headers: any other header may be a secret.
         """
         url = _address(request.url, location)
         if url is None or (self._home[0] == "https" and origin(url)[0] != "https"):

@@ -116,7 +116,7 @@ class OwnEndpoint:
         )
 
     def notes(self) -> list[str]:
-        """Return no notes: an operation with an unusable description is left out."""
+        """Return an empty list: an operation with an unusable description is not loaded at all."""
         return []
 
     async def call(self, input: Any, context: OperationContext) -> Any:

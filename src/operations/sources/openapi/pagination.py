@@ -94,7 +94,7 @@ def _items(data: Any, pointer: str) -> list[Any]:
     named = found.items() if isinstance(found, dict) else ()
     lists = [f"{pointer}/{name}" for name, value in named if isinstance(value, list)]
     example = f", for example {lists[0]!r}" if lists else ""
-    message = f"a page has no list at {pointer!r}: set items of Pagination to the JSON pointer of its list{example}"
+    message = f"a page has no list at {pointer!r}: pass the JSON pointer of the list as Pagination(items=…){example}"
     raise CallError(ErrorCode.VALIDATION_ERROR, message)
 
 
