@@ -256,7 +256,7 @@ class PendingRequestMap:
         if capabilities.claims_identity:
             request.identity = request.identity or grant.identity
         elif (capabilities.identity == "hub" or self._signs is not None) and grant.origin is not self._endpoint:
-            reason = "the request that this call is nested in came by another transport"
+            reason = "the call is nested in a request from another transport: make it on that transport"
             raise _refused(request.operation_id, "FOREIGN_GRANT", reason)
 
     def _target(self, operation_id: str) -> Dispatcher | None:

@@ -66,7 +66,10 @@ _EXPECTED: dict[str, frozenset[type[Event]]] = {
     WORKERS: frozenset({WorkerAlive, WorkerAnnounced, WorkerGone}),
     ASKS: frozenset({WorkerAsked}),
 }
-"""The types of events that are accepted at each kind of address: a broker grants permissions by address."""
+"""The types of events that are accepted at each kind of address.
+
+A broker grants permissions by address: a peer that may only send responses must not be able to send requests.
+"""
 
 
 class PendingRequest(Protocol):

@@ -1,7 +1,7 @@
 """Shared definitions: the `$defs` of many schemas as one set without duplicates. Independent of operations.
 
-A definition is identified by a hash of its content and of everything that it reaches, so equal definitions of different
-schemas become one. Names are assigned last, among the definitions that one reader sees.
+A definition is identified by a hash of its content and of all definitions that it refers to at any depth, so equal
+definitions of different schemas become one. Names are assigned last, among the definitions that one reader sees.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class SharedDefinition(msgspec.Struct, frozen=True):
     """One shared definition."""
 
     key: str
-    """Hash of the content and of everything that it reaches: 32 hexadecimal digits."""
+    """Hash of the content and of all definitions that it refers to at any depth: 32 hexadecimal digits."""
     name: str
     """The name that its schema gave it; definitions with different content may have the same name."""
     uses: tuple[str, ...]

@@ -108,7 +108,7 @@ class Approval:
         return self.policy(spec) != "allow"
 
     def asks(self, spec: OperationSpec) -> bool:
-        """Whether the caller of an operation is asked."""
+        """Whether calls of an operation ask their caller for approval; false if a function `ask` decides."""
         return self._ask is None and self.policy(spec) == "ask"
 
     async def require(self, spec: OperationSpec, input: Any, context: OperationContext) -> Any:

@@ -350,7 +350,7 @@ def _bounded(check: Callable[[Any], bool], shallow: Callable[[Any], bool] | None
 
 
 def _unless_shared(usual: Callable[..., Any], shared: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a check that is `usual`, or `shared` for values that repeat the same parts too often."""
+    """Return a function that calls `shared` for values that repeat the same parts too often, else `usual`."""
     return lambda value, *options, **named: (shared if too_shared(value) else usual)(value, *options, **named)
 
 

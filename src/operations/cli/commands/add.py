@@ -221,7 +221,10 @@ def _read(path: Path, target: Path) -> EditorFile:
 
 
 def _include(found: EditorFile, target: Path, *, was_shown: bool) -> None:
-    """Add a file to `include`; a trusted configuration stays trusted only if the user has just seen its servers."""
+    """Add an editor's file to `include` of the configuration.
+
+    A trusted configuration stays trusted only if the user has just seen the servers of the editor's file.
+    """
     if found.state != "new":
         raise CommandError(f"{found.path}: {found.state}", "nothing was added")
     was_trusted = not target.exists() or is_trusted_file(target)

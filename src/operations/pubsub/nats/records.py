@@ -259,7 +259,7 @@ class NatsRecords:
         return answered.result()
 
     def watch(self, address: str, key: str, changed: Callable[[], None]) -> Stop:
-        """Call the callback when a record is replaced because its message is gone."""
+        """Call `changed` when a record gets its final value: its message was handled, deleted or dead-lettered."""
 
         def came(message: NatsMessage) -> None:
             if header_of(message.headers, _FINAL):

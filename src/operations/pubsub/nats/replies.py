@@ -33,7 +33,7 @@ class Replies:
         self._requests: dict[int, tuple[bytes, Reply, Undelivered]] = {}
 
     def successor(self) -> Replies:
-        """Return the replies of the next connection: numbers continue, and requests wait for their replies there."""
+        """Return the object for the next connection: it takes over the last number and the pending requests."""
         following = Replies(self.inbox)
         following.issued = following.written = self.issued
         following._requests = self._requests

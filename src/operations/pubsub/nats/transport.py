@@ -439,7 +439,7 @@ class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsB
                 self._set_receiver(connection, subscription)
 
     def _next_replies(self) -> Replies:
-        """Return the replies for a new connection: the current ones, or new ones during a move to another server."""
+        """Return the `Replies` of a new connection: `self.replies`, or a new object during a move to another server."""
         return self.replies if self._connection is None else Replies(self.replies.inbox)
 
     def _all_replies(self) -> list[Replies]:

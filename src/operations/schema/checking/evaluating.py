@@ -91,7 +91,7 @@ class Evaluation:
         return self._drive(stack) if stack else answer
 
     def _drive(self, stack: _Stack) -> _Answer:
-        """Process the questions on a stack and those that follow from them."""
+        """Return the answer to the first `_Question` on a stack; answer all questions that it depends on before it."""
         answer = None
         while stack:
             key, steps = stack[-1]

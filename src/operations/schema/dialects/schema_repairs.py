@@ -131,7 +131,10 @@ def _is_ambiguous(branches: list[Any], definitions: Mapping[str, Any]) -> bool:
 
 
 def _end_recursion(node: dict[str, Any], definitions: Mapping[str, Any]) -> None:
-    """Change branches that extend the schema of their own union: they extend the schema without the union."""
+    """End the recursion of a union whose branches include the schema that contains the union, through `allOf`.
+
+    The branches then include a copy of that schema without the union.
+    """
     rest = {key: value for key, value in node.items() if key not in ("oneOf", "anyOf", "$defs")}
     seen = {id(node)}
     pending = [branch for key in ("oneOf", "anyOf") for branch in node.get(key, ())]

@@ -87,7 +87,7 @@ class Tool:
         self.is_stream = operation.handler is None
         self.is_query = operation.spec.type == OperationType.QUERY
         self.task_support = _task_support(operation)
-        """How calls can be tasks; None if they cannot."""
+        """How a call becomes a task: `optional`, `required` or `questions-first`; None if it never does."""
         self._describes_output = describes_output
 
     def is_allowed(self, identity: Identity | None) -> bool:
