@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+import msgspec
 import pytest
 
 from operations import Identity
@@ -12,9 +14,13 @@ from operations.calls.hub.session import SlowReaderCheck
 from operations.identity import Principal, StaticTokens
 from operations.pubsub.link import Link
 from tests.security.raw_websocket import RawPeer
+from tests.security.test_refused_before_parsed import NAME, announcement
 from tests.waiting import until
 
-TOKENS = StaticTokens({name: Principal(Identity(name)) for name in ("ada", "bob", "mallory")})
+TOKENS = StaticTokens(
+    {name: Principal(Identity(name)) for name in ("ada", "bob", "mallory")}
+    | {"shop": Principal(Identity("shop"), ("shop",))}
+)
 
 
 def link_of(hub: Hub, name: str) -> Link:
@@ -103,3 +109,54 @@ async def test_unread_data_of_all_peers_is_bounded(monkeypatch: pytest.MonkeyPat
         assert hub.connected == ["ada", "bob"]
         for peer in peers:
             await peer.close()
+
+
+async def test_credit_for_a_worker_that_reads_nothing_becomes_one_message() -> None:
+    async with Hub(TOKENS) as hub, asyncio.timeout(30):
+        worker = await RawPeer.join(hub.port, "shop", NAME)
+        worker.send_event("worker.announced", announcement("shop", 1), namespaces=["shop"])
+        await worker.read_event()
+        caller = await RawPeer.join(hub.port, "mallory")
+        for each in ("a", "b"):
+            payload = {"requestId": each, "operationId": "shop.one0"}
+            caller.send_event("call.requested", payload, id=each, to="shop.one0", stream=True)
+        ids = [(await worker.read_event())["id"] for _ in range(2)]
+        worker.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        link = link_of(hub, "shop")
+        while not link.is_slow:
+            link.send(b"x" * (1 << 16))
+            await asyncio.sleep(0)
+        unsent = link.unsent_bytes
+        for number in range(2_000):
+            given = {"requestId": "a", "items": 1, "bytes": 2, "more": "x" * 3_000}
+            caller.send_event("call.credit", given, id="a")
+            caller.send_event("call.credit", {"requestId": "b", "items": -number}, id="b")
+        caller.send_event("call.aborted", {"requestId": "b"}, id="b")
+        (owner,) = [each for each in hub.router.sessions.values() if each.link is link]
+        await until(lambda: len(owner.running) == 1)
+        assert link.unsent_bytes - unsent < 1_000
+        worker.reader._transport.resume_reading()  # type: ignore[attr-defined]
+        events: list[Any] = []
+        while len(events) < 2:
+            _, message = await worker.read()
+            events += [msgspec.json.decode(message)] if message[:1] == b"{" else []
+        assert [(event["type"], event["id"]) for event in events] == [("call.aborted", ids[1]), ("call.credit", ids[0])]
+        assert events[1]["payload"] == {"requestId": ids[0], "items": 2_000, "bytes": 4_000}
+        for peer in (caller, worker):
+            await peer.close()
+
+
+async def test_a_worker_that_reads_nothing_for_some_seconds_keeps_its_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A handler may block the event loop: a caller without rights must not make use of that."""
+    monkeypatch.setattr(session, "_READING_SECONDS", 0.05)
+    async with Hub(TOKENS) as hub, asyncio.timeout(30):
+        worker = await RawPeer.join(hub.port, "shop", NAME)
+        worker.send_event("worker.announced", announcement("shop", 1), namespaces=["shop"])
+        await worker.read_event()
+        worker.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        await fill(link_of(hub, "shop"), session._SLOW_UNSENT + 1)
+        await asyncio.sleep(0.2)
+        assert hub.connected == ["shop"]
+        await worker.close()

@@ -10,9 +10,11 @@ from hashlib import blake2b
 from time import perf_counter
 from weakref import WeakValueDictionary
 
+import msgspec
+
 from operations.access import access_error, check_access
 from operations.calls.codec import CODEC_OF, JSON, UNREADABLE, Codec, codec_of, error_event
-from operations.calls.events import NULL, VERSION, AbortPayload, CallAborted, EventHeader
+from operations.calls.events import NULL, VERSION, AbortPayload, CallAborted, CallCredit, CreditPayload, EventHeader
 from operations.calls.hub.directory import CallableOperation, HubDirectory
 from operations.calls.hub.route_observer import RouteObserver, parent_of, read_code
 from operations.calls.hub.session import CallerQueue, HubSession, RoutedCall, convert, request_size
@@ -22,6 +24,7 @@ from operations.failures import aborted, not_converted, timed_out, too_large, un
 from operations.identity.grants import CLOSING_SECONDS
 from operations.recent import Recent
 from operations.telemetry.counters import Counters
+from operations.wire import read_extension
 
 _log = logging.getLogger("operations")
 _RESPONSES = frozenset({"call.responded", "call.completed", "call.error", "call.accepted", "call.progress"})
@@ -40,6 +43,13 @@ _MOST_CLAIMED = 4096
 """Largest size of a claimed identity that is decoded."""
 _MOST_CONTROL = 4096
 """Largest payload of an abort or credit message that is forwarded; a larger one is replaced by a minimal one."""
+_CREDIT_SECONDS = 0.02
+"""Interval in which the credit for a worker that reads slowly is collected."""
+_MOST_CREDIT = 1 << 30
+_READ_CREDIT = {
+    "json": msgspec.json.Decoder(CreditPayload).decode,
+    "msgpack": msgspec.msgpack.Decoder(CreditPayload, ext_hook=read_extension).decode,
+}
 _MOST_REJECTED = 4 << 20
 """Largest unreadable message that is searched for its id."""
 _ENDED_KEPT = 10_000
@@ -374,7 +384,32 @@ class Router:
             header.payload = codec.raw({"requestId": header.id})
         if header.type == "call.aborted":
             self._end(call, within=self._closing_seconds if target is call.worker else 0.0)
+        elif target.credit or (target.link is not None and target.link.is_slow):
+            self._collect_credit(call, header, codec)
+            return
         target.send(codec.encode(header))
+
+    def _collect_credit(self, call: RoutedCall, header: EventHeader, codec: Codec) -> None:
+        """Add up the credit of a call whose worker reads slowly, so that any number of messages becomes one."""
+        given = _READ_CREDIT[codec.name](bytes(header.payload))
+        worker = call.worker
+        if not worker.credit:
+            asyncio.get_running_loop().call_later(_CREDIT_SECONDS, self._send_credit, worker)
+        items, size = worker.credit.get(call, (0, 0))
+        worker.credit[call] = (
+            min(items + max(0, given.items), _MOST_CREDIT),
+            min(size + max(0, given.bytes), _MOST_CREDIT),
+        )
+
+    def _send_credit(self, worker: HubSession) -> None:
+        """Send a worker the collected credit once it has read its other messages."""
+        if worker.link is not None and worker.link.is_slow and self.sessions.get(worker.name) is worker:
+            asyncio.get_running_loop().call_later(_CREDIT_SECONDS, self._send_credit, worker)
+            return
+        credit, worker.credit = worker.credit, {}
+        for call, (items, size) in credit.items():
+            if not call.has_ended:
+                worker.send(JSON.encode(CallCredit(VERSION, call.id, "", CreditPayload(call.id, items, size))))
 
     def _control_unknown(self, session: HubSession, header: EventHeader) -> None:
         """Handle a control message for a call that no worker runs: the call is queued, has ended, or is unknown."""

@@ -83,6 +83,8 @@ class HubSession:
         """The calls that this peer made and that are at workers, by its own request ids."""
         self.running: dict[str, RoutedCall] = {}
         """The calls that this peer runs, by the request ids that the hub made for it."""
+        self.credit: dict[RoutedCall, tuple[int, int]] = {}
+        """The items and bytes of credit that wait until this worker reads its messages, by call."""
         self.grants = Grants()
         """The grants of the calls that this peer runs."""
         self.key = os.urandom(16)
@@ -333,9 +335,10 @@ class HubConnection:
 
     def backlogged(self, link: Link, size: int) -> None:
         """Enforce the limits of unsent bytes: of this peer, of its token, and of all peers together."""
-        if self._reading is None:
-            self._reading = SlowReaderCheck(link)
-        self._reading.wrote(size)
+        if not self.session.is_worker:  # callers without rights can fill its connection, up to other limits
+            if self._reading is None:
+                self._reading = SlowReaderCheck(link)
+            self._reading.wrote(size)
         unsent = self.account.unsent_bytes
         has_rights = self.session.principal.has_rights
         if unsent > (_MAX_UNSENT if has_rights else _MAX_HELD - self.account.received_bytes):
