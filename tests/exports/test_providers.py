@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from operations import OperationRegistry
+from operations import Operation, OperationRegistry, OperationSpec, OperationType, from_schema
 from operations.exports.tools import ToolSet
 from tests.documents import documents, github, manifest, registry_of
 from tests.exports.provider_rules import problems_of_name, problems_of_schema
@@ -89,6 +89,17 @@ async def test_a_list_that_is_too_long_for_openai_is_refused() -> None:
     with pytest.raises(Exception, match="1223 tools: OpenAI accepts 128"):
         tools.openai()
     assert len((await github()).tools(allow=["github.gists/*"]).openai()) == 20
+
+
+@pytest.mark.parametrize("value", [{"properties": ["a"]}, {"required": True}, {"$ref": 5}, {"$ref": "#"}, {"not": 1}])
+def test_a_constant_that_looks_like_a_schema_is_exported_as_it_is(value: Any) -> None:
+    """A server may choose such a schema; it must not make the lists of all tools fail."""
+    document = {"type": "object", "properties": {"a": {"const": value}, "b": {"allOf": [True], "default": value}}}
+    spec = OperationSpec(name="x", namespace="s", type=OperationType.QUERY, input_schema=from_schema(document))
+    tools = OperationRegistry([Operation(spec=spec, handler=lambda input, context: input)]).tools()
+    assert len(list(definitions(tools))) == 6
+    assert tools.mcp()[0]["inputSchema"]["properties"]["a"] == {"const": value}
+    assert tools.gemini()[0]["parameters_json_schema"]["properties"]["a"] in ({"const": value}, {"enum": [value]})
 
 
 def test_the_rules_detect_violations() -> None:

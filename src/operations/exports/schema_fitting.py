@@ -40,6 +40,8 @@ _LOOK_AROUND = re.compile(r"\(\?(?:[=!]|<[=!])")
 JSON_PREFIX = "json:"
 """Prefix of a JSON string where plain strings are accepted too."""
 _JSON_TEXT = "as JSON text"
+_VALUES = frozenset({"const", "default", "examples", "uniqueItems"})
+"""Keywords with a value that is not a schema, although it may look like one."""
 _MAX_NOTE = 200
 _MAX_NODES = 20_000
 """Maximum number of parts of one schema that are fitted: merging `allOf` can repeat parts many times."""
@@ -125,9 +127,10 @@ class _Fitter:
         if not isinstance(schema, Mapping) or self._nodes_left < 0:
             return _json_text(schema)
         parts = schema.get("allOf")
-        if parts and len(parts) == 1 and "properties" not in schema and "$ref" in parts[0]:
+        alone = parts[0] if parts and len(parts) == 1 and "properties" not in schema else None
+        if isinstance(alone, Mapping) and "$ref" in alone:
             # A reference with siblings, as older documents write it.
-            schema = {"description": schema.get("description"), **parts[0]}
+            schema = {"description": schema.get("description"), **alone}
         if isinstance(schema.get("$ref"), str):
             return self._reference(schema)
         if parts:
@@ -329,7 +332,7 @@ class _Fitter:
                 fitted[keyword] = {name: self._node(child, depth) for name, child in value.items()}
             elif keyword in ("anyOf", "oneOf", "allOf", "prefixItems"):
                 fitted[keyword] = [self._node(child, depth) for child in value]
-            elif isinstance(value, (Mapping, bool)) and keyword not in ("default", "examples", "uniqueItems"):
+            elif isinstance(value, (Mapping, bool)) and keyword not in _VALUES:
                 fitted[keyword] = value if isinstance(value, bool) else self._node(value, depth)
             else:
                 fitted[keyword] = value

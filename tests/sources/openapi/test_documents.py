@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from operations import CallError, ErrorCode, OperationType
@@ -300,3 +301,20 @@ def test_a_schema_found_by_its_id_is_not_reported_as_unsupported() -> None:
     operations = load({"paths": paths, "components": {"schemas": {"Pet": pet}}})
     assert list(operations.diagnostics()) == ["api.none"]
     assert not operations[0].spec.input_schema.check({"body": {"age": "old"}})
+
+
+SURROGATES = r"""{"openapi": "3.1.0", "info": {"title": "t", "version": "1\ud800"}, "paths": {"/a": {"get": {
+    "operationId": "a", "description": "d\udc00 \ud83d\ude00 \\ud800", "tags": ["\ud800"],
+    "parameters": [{"name": "p\ud800", "in": "query", "schema": {"enum": ["\ud800", "b"], "maximum": 1e999}}]
+}}, "/b": {"get": {"operationId": "b"}}}}"""
+
+
+@pytest.mark.parametrize("read", [str, json.loads, lambda text: f"# YAML\n{text}"], ids=["JSON", "mapping", "YAML"])
+def test_lone_surrogates_are_replaced_so_that_every_operation_can_be_listed(read: Any) -> None:
+    operations = from_openapi(read(SURROGATES), CONFIG)
+    specs = [operation.spec for operation in operations]
+    assert [spec.name for spec in specs] == ["a", "b"]
+    assert specs[0].description == "d\ufffd \U0001f600 \\ud800"
+    assert list(input_of(operations)["properties"]) == ["p\ufffd"]
+    for spec in specs:
+        msgspec.json.encode(spec.to_dict())

@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote, urldefrag, urljoin, urlsplit
 import msgspec
 
 from operations.errors import CallError, ErrorCode
-from operations.sources.openapi.yaml_text import read_yaml, with_text_keys
+from operations.sources.openapi.yaml_text import read_yaml, valid_text, with_text_keys
 
 MAIN = "api:///document"
 """Default address of a document."""
@@ -20,6 +20,12 @@ MAIN = "api:///document"
 _LAZY_LEVELS = {"paths": 2, "components": 2, "definitions": 1, "parameters": 1, "responses": 1}
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_strictly = msgspec.json.Decoder().decode
+
+_ESCAPES = re.compile(
+    r"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
+)
+"""Backslashes, pairs of surrogates, and lone surrogates, as JSON text escapes them."""
+_LONE = len(r"\ud800")
 
 Read = Callable[[str], Awaitable[bytes | str]]
 
@@ -74,8 +80,9 @@ def _decode(raw: msgspec.Raw) -> Any:
     try:
         return _decode_strictly(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        # Tolerate huge numbers, lone surrogates and other encodings.
-        return json.loads(bytes(raw).decode("utf-8", "replace"))
+        # Tolerate huge numbers and other encodings. A lone surrogate would make every list of operations fail.
+        text = bytes(raw).decode("utf-8", "replace")
+        return json.loads(_ESCAPES.sub(lambda found: "\\ufffd" if len(found[0]) == _LONE else found[0], text))
 
 
 def as_utf8(text: bytes | str) -> bytes:
@@ -91,7 +98,7 @@ def as_utf8(text: bytes | str) -> bytes:
 def read_document(text: bytes | str | Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """Parse a document, or part of one, from JSON or YAML text; raise `VALIDATION_ERROR` if it is neither."""
     if isinstance(text, Mapping):
-        return text if _has_text_keys(text) else with_text_keys(text)
+        return text if _is_valid(text) else with_text_keys(text)
     data = as_utf8(text)
     if data.lstrip()[:1] == b"{":
         try:
@@ -110,15 +117,18 @@ def read_document(text: bytes | str | Mapping[str, Any], name: str) -> Mapping[s
     return document
 
 
-def _has_text_keys(document: Any) -> bool:
-    """Whether every key is a string: other YAML parsers return numbers for statuses."""
+def _is_valid(document: Any) -> bool:
+    """Whether every key is a string, and every string valid: other parsers return numbers and lone surrogates."""
     pending, seen = [document], {id(document)}
     while pending:
         node = pending.pop()
         if isinstance(node, Mapping) and not all(isinstance(key, str) for key in node):
             return False
-        for member in node.values() if isinstance(node, Mapping) else node:
-            if isinstance(member, (Mapping, list)) and id(member) not in seen:
+        for member in (*node, *node.values()) if isinstance(node, Mapping) else node:
+            if isinstance(member, str):
+                if not member.isascii() and valid_text(member) != member:
+                    return False
+            elif isinstance(member, (Mapping, list)) and id(member) not in seen:
                 seen.add(id(member))
                 pending.append(member)
     return True

@@ -140,8 +140,17 @@ def _scalar(text: str, tag: str | None, *, plain: bool) -> Any:
     return float(text) if _FLOAT.fullmatch(text) else text
 
 
+def valid_text(text: str) -> str:
+    """Return text with pairs of surrogates joined and others replaced: nothing that has one can be sent or listed."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
 def with_text_keys(value: Any) -> Any:
-    """Return the value with string keys and only JSON numbers; raise if aliases expand endlessly."""
+    """Return the value with string keys, valid text and only JSON numbers; raise if aliases expand endlessly."""
     left = _MAX_NODES
     seen: dict[int, tuple[Any, int]] = {}
 
@@ -164,14 +173,14 @@ def with_text_keys(value: Any) -> Any:
             return [copy(item) for item in node]
         if kind is float and not math.isfinite(node):
             return str(node)
-        return node
+        return valid_text(node) if kind is str else node
 
     return copy(value)
 
 
 def _key(key: Any) -> str:
     if isinstance(key, str):
-        return key
+        return valid_text(key)
     if key is None:
         return "null"
     return str(key).lower() if isinstance(key, bool) else str(key)
