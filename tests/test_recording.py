@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from operations import CallError, OperationRegistry, http_envelope
+from operations import CallError, OperationRegistry, http_envelope, mcp_envelope
 from operations.recording import FileRecorder, Replay, replay_operations
 from operations.redaction import Redactor, is_secret_name
 from operations.testing import error_of, stub_operation
@@ -107,6 +107,34 @@ async def test_secrets_in_specs_bytes_and_keys_never_reach_the_file(tmp_path: Pa
     assert (await registry.execute("api.upload", {"token": "a", "file": b"\xff other"})).data == {"[redacted]": [1]}
 
 
+async def test_secrets_in_json_text_never_reach_the_file(tmp_path: Path) -> None:
+    """MCP tools return a structured result as JSON text too; HTTP bodies and arguments may be JSON in a string."""
+    path = tmp_path / "calls.jsonl"
+    output = {"type": "object", "properties": {"pin": {"type": "string", "format": "password"}}}
+    result = {"pin": "hunter2-pin", "token": "tok_in_field", "inner": json.dumps({"secret": "s3cr3tpart"})}
+    text = json.dumps(result)
+    answer = mcp_envelope(result, structured_content=result, content=[{"type": "text", "text": text}])
+    deep = '{"a":' * 900 + '"s3cr3tpart"' + "}" * 900
+    operations = [
+        stub_operation("s.tool", returns=answer, output_schema=output),
+        stub_operation("s.body", raises=CallError("EXECUTION_ERROR", "no", {"body": text})),
+        stub_operation("s.deep", returns=mcp_envelope([], content=[{"type": "text", "text": deep}])),
+    ]
+    with FileRecorder(path) as recorder:
+        registry = OperationRegistry(operations, interceptors=[recorder])
+        await registry.execute("s.tool", {"query": json.dumps({"token": "tok_in_field"})})
+        await registry.execute("s.deep", {})
+        await error_of(registry.execute("s.body", {}))
+    written = path.read_text()
+    assert len(written.splitlines()) == 7
+    # The body of an error has no schema: only its names show what is secret.
+    assert "hunter2-pin" not in "".join(line for line in written.splitlines() if '"body"' not in line)
+    for secret in ("tok_in_field", "s3cr3tpart"):
+        assert secret not in written
+    replayed = OperationRegistry(replay_operations(path))
+    assert (await replayed.execute("s.tool", {"query": json.dumps({"token": "other"})})).data["pin"] == "[redacted]"
+
+
 async def test_an_unmatched_call_shows_the_nearest(tmp_path: Path) -> None:
     path = tmp_path / "calls.jsonl"
     await record(path)
@@ -184,13 +212,17 @@ def test_a_file_that_is_not_a_recording_is_refused_with_its_line(text: str, tmp_
 
 
 @pytest.mark.parametrize(
-    "name", ["token", "accessToken", "X-Api-Key", "client_secret", "Authorization", "set-cookie", "PASSWORD"]
+    "name",
+    [
+        *("token", "accessToken", "X-Api-Key", "client_secret", "Authorization", "set-cookie", "PASSWORD"),
+        *("accesstoken", "clientsecret", "userpassword"),
+    ],
 )
 def test_secret_names(name: str) -> None:
     assert is_secret_name(name)
 
 
-@pytest.mark.parametrize("name", ["author", "tokenizer", "private", "keyboard", "significant", "session"])
+@pytest.mark.parametrize("name", ["author", "tokenizer", "private", "keyboard", "significant", "session", "secretary"])
 def test_other_names(name: str) -> None:
     assert not is_secret_name(name)
 

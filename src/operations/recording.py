@@ -21,7 +21,7 @@ from operations.context import OperationContext
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
 from operations.interceptors import Invocation, Proceed
-from operations.redaction import REDACTED, Redactor
+from operations.redaction import REDACTED, Redactor, json_document
 from operations.schema import UNKNOWN, jsonable
 from operations.spec import Operation, OperationSpec
 from operations.wire import decode_json, encode_json
@@ -122,9 +122,23 @@ class FileRecorder:
     def _clean_envelope(self, spec: OperationSpec, envelope: ResponseEnvelope[Any]) -> Any:
         data = envelope.to_dict()
         data["data"] = spec.output_schema.redact(data.get("data"))
-        if "setCookies" in data.get("meta", {}):
-            data["meta"] = {**data["meta"], "setCookies": [REDACTED for _ in data["meta"]["setCookies"]]}
-        return self._clean(data)
+        meta = data.get("meta", {})
+        if "setCookies" in meta:
+            meta = {**meta, "setCookies": [REDACTED for _ in meta["setCookies"]]}
+        # The result of an MCP tool is also in the meta: as structured content, and as JSON text.
+        if "structuredContent" in meta:
+            meta = {**meta, "structuredContent": spec.output_schema.redact(meta["structuredContent"])}
+        if "content" in meta:
+            meta = {**meta, "content": [self._clean_block(spec, each) for each in meta["content"]]}
+        return self._clean({**data, "meta": meta})
+
+    @staticmethod
+    def _clean_block(spec: OperationSpec, block: Any) -> Any:
+        """Return a content block without the values that the output schema marks as secret."""
+        text = block.get("text") if isinstance(block, dict) else None
+        document = json_document(text) if isinstance(text, str) else None
+        cleaned = spec.output_schema.redact(document)
+        return block if cleaned == document else {**block, "text": encode_json(cleaned).decode()}
 
     def _clean_spec(self, spec: OperationSpec) -> dict[str, Any]:
         """Return a spec without output schemas: replayed results are not normalised again."""

@@ -6,12 +6,15 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import msgspec
+
 REDACTED = "[redacted]"
 _BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _NAME = re.compile(
     r"(?:^|[-_. ])(?:tokens?|secrets?|passwords?|passwd|passphrase|pwd|api[-_ ]?keys?|apikeys?|credentials?|"
     r"authori[sz]ation|cookies?|bearer|private[-_ ]?keys?|access[-_ ]?keys?|signing[-_ ]?keys?|"
-    r"session[-_ ]?(?:id|key)s?|signatures?|sig|jwt|otp|cvc|cvv)(?:$|[-_. ])",
+    r"session[-_ ]?(?:id|key)s?|signatures?|sig|jwt|otp|cvc|cvv|"
+    r"[a-z]*(?:passwords?|passwd|secrets?|secretkeys?|(?:access|refresh|auth|id|api|session)tokens?))(?:$|[-_. ])",
     re.I,
 )
 _SHAPES = (
@@ -27,6 +30,8 @@ _SHAPES = (
     ),
 )
 _SHORTEST_SECRET = 4
+_LONGEST_JSON = 1024 * 1024
+"""Maximum length of strings that are read as JSON documents."""
 
 
 class Redactor:
@@ -60,9 +65,21 @@ class Redactor:
         return [self.schema(each) for each in value] if isinstance(value, (list, tuple)) else value
 
     def text(self, text: str) -> str:
-        """Return a string without known secrets and without strings in the format of a credential."""
-        text = self._without_secrets(text)
+        """Return a string without known secrets, without strings in the format of a credential, and, if it is a JSON
+        document, without secret fields.
+        """
+        text = self._without_secrets(self._without_fields(text))
         return text if self._replace is None else self._replace(text)
+
+    def _without_fields(self, text: str) -> str:
+        document = json_document(text)
+        if document is None:
+            return text
+        try:
+            cleaned = self.data(document)
+            return text if cleaned == document else msgspec.json.encode(cleaned).decode()
+        except RecursionError:
+            return REDACTED
 
     def _without_secrets(self, text: str) -> str:
         if self._known is not None:
@@ -84,6 +101,16 @@ class Redactor:
         if isinstance(key, str) and is_secret_name(key):
             return _hidden(value)
         return self.data(value)
+
+
+def json_document(text: str) -> Any:
+    """Return the object or list that a string contains as JSON text; None for any other string."""
+    if text[:1] not in ("{", "[") or len(text) > _LONGEST_JSON:
+        return None
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+        return None
 
 
 def is_secret_name(name: str) -> bool:
