@@ -79,7 +79,7 @@ class Bounds(NamedTuple):
 
 
 class Nesting(NamedTuple):
-    """The references of a definition with their depth, and its own depth."""
+    """How deeply a definition is nested: the depth at which each reference occurs, and the maximum depth."""
 
     targets: dict[str, int]
     depth: int
@@ -121,8 +121,8 @@ class NativeForm(NamedTuple):
 def native_form(document: Any, definitions: Mapping[str, Definition] = MappingProxyType({})) -> NativeForm:
     """Return the assertions of a converted document, at the same pointers.
 
-    Annotations would take the native engine as long to read as everything else. `definitions` are those of the
-    document by pointer, if other documents share them.
+    Annotations are removed because the native engine would need as much time to read them as to read the assertions.
+    `definitions` are those of the document by pointer, if other documents share them.
     """
     if not definitions or not isinstance(document, dict):
         return _native_form(document)
