@@ -171,30 +171,30 @@ class Definition:
             self.targets = targets
         self.exact = exact
         self.forms: dict[str, Definition] = {}
-        """Its closed forms by kind, written by the first schema that needs them."""
+        """The closed forms of the definition by kind, written by the first schema that needs them."""
         self.bounds: Bounds | None = None
-        """The bounds of its cost, found by the first estimate that needs them."""
+        """The bounds of the definition's cost, found by the first estimate that needs them."""
         self.reaches: dict[frozenset[str], bool] = {}
-        """By a set of keywords: whether it, or a definition that it refers to at any depth, has one of them."""
+        """By a set of keywords: whether the definition, or one that it refers to at any depth, has one of them."""
 
     @cached_property
     def targets(self) -> frozenset[str]:
-        """Pointers of the definitions that it refers to."""
+        """Pointers of the definitions that this one refers to."""
         return frozenset(self.nesting.targets)
 
     @cached_property
     def native(self) -> NativeForm:
-        """Its assertions, for the native engine."""
+        """The assertions of the definition, for the native engine."""
         return native_form(self.schema)
 
     @cached_property
     def nesting(self) -> Nesting:
-        """Its references and its depth, for the estimate of costs."""
+        """The depth of the definition and of each reference in it, for the estimate of costs."""
         return nesting_of(self.schema)
 
     @cached_property
     def marks_secrets(self) -> bool:
-        """Whether a schema in it is marked as secret; its examples and literals are searched as well."""
+        """Whether a schema in the definition is marked as secret, also one in an example or a literal."""
         pending: list[Any] = [self.schema]
         while pending:
             node = pending.pop()
@@ -208,7 +208,7 @@ class Definition:
 
     @cached_property
     def keywords(self) -> frozenset[str]:
-        """The keywords of all its schemas."""
+        """The keywords of all schemas in the definition."""
         return frozenset().union(*schemas_in(self.schema, ())) if isinstance(self.schema, dict) else frozenset()
 
 
