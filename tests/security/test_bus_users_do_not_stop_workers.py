@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
+import itertools
 import re
 import tracemalloc
 from collections.abc import AsyncIterator
@@ -20,14 +21,15 @@ from operations.calls.announcements import WorkerDirectory
 from operations.calls.endpoint import endpoint_of
 from operations.calls.events import AnnouncementPayload
 from operations.pubsub import Flushes, Transport
+from operations.pubsub.framing import join
 from operations.pubsub.nats import connect as connect_nats
 from operations.pubsub.nats.wire import publish
-from operations.pubsub.redis import RedisTransport
+from operations.pubsub.redis import RedisTransport, queue_reader
 from operations.testing import error_of, stub_operation
 from operations.wire import LARGE_MESSAGE
 from tests.calls.test_redis_permissions import ByHand, rules
 from tests.nats_server import nats_server
-from tests.redis_servers import Server, own_server
+from tests.redis_servers import Server, own_server, shared_server
 from tests.security.test_bus_permissions import GUIDE
 from tests.security.untrusted_bus import Bus, untrusted_bus
 from tests.waiting import until
@@ -246,6 +248,33 @@ async def test_arbitrary_commands_of_a_redis_caller_do_not_stop_workers(
                 await answered(pending, operation_id, durable=durable)
         assert worker.reconnects == 0, "the worker's other calls do not fail"
         await handler.close()
+
+
+async def test_an_element_of_very_many_requests_is_handled_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Redis caller writes elements of any size: a worker that handled one for seconds would count as lost."""
+    monkeypatch.setattr(queue_reader, "_LONGEST_TURN", 0.0)
+    monkeypatch.setattr(queue_reader, "_FLUSH_SECONDS", 0.0)
+    iterations, handled = itertools.count(), list[tuple[int, bytes]]()
+
+    async def count() -> None:
+        while len(handled) < 300:
+            iteration[0] = next(iterations)
+            await asyncio.sleep(0)
+
+    iteration = [0]
+    async with untrusted_bus("redis") as bus, asyncio.timeout(30):
+        worker = await bus()
+        assert isinstance(worker, RedisTransport)
+        worker.listen(
+            "work.shop", lambda message, arrival: handled.append((iteration[0], message)), group="workers.shop"
+        )
+        messages = [b"%d" % number for number in range(100)]
+        queue, element = worker.keys.of_namespace("work.shop").queue.decode(), join(messages).decode()
+        shared_server("redis").command("RPUSH", queue, element, element, element)
+        await count()
+        assert [message for _, message in handled] == messages * 3
+        assert len({place for place, _ in handled}) == 300
+        await worker.close()
 
 
 # What a caller may send on NATS with the permissions of the guide.

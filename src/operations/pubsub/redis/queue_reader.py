@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -20,6 +20,8 @@ _BATCH_SECONDS = 0.002
 """Time for handling the requests of one command."""
 _FLUSH_SECONDS = 0.001
 """Time after which the responses to handled requests are written although further requests are still to be handled."""
+_LONGEST_TURN = 0.05
+"""Time after which the handling of taken requests continues in the next iteration of the event loop."""
 _AHEAD_SECONDS = 0.001
 """With other workers, the next command is sent early only if an element takes less time than this."""
 _AT_ONCE_SECONDS = 0.0005
@@ -87,6 +89,8 @@ class QueueReader:
         self._asked_at = 0.0
         self._quick = 0
         self._rest = False
+        self._unhandled: deque[tuple[bytes, Sequence[bytes]]] = deque()
+        """The requests that were taken and are not handled yet, with the keys of their queues."""
         self._stopped: asyncio.Future[None] | None = None
 
     def add(self, key: bytes) -> None:
@@ -117,7 +121,7 @@ class QueueReader:
         """Stop taking requests; return once the last reply has arrived."""
         self._stopped = asyncio.get_running_loop().create_future()
         for _ in range(40):
-            if not (self._asked or self._rest) or not self._connection.is_open:
+            if not (self._asked or self._rest or self._unhandled) or not self._connection.is_open:
                 return
             self.unblock()
             # The server may process the UNBLOCK before the blocking command: repeat it.
@@ -196,6 +200,8 @@ class QueueReader:
             self.ask()
 
     def _go_on(self) -> None:
+        if self._unhandled:
+            return
         if not self._rest and not self._asked:
             self._flush()  # responses first
             self.ask()
@@ -204,19 +210,41 @@ class QueueReader:
 
     def _deliver(self, key: bytes, requests: Sequence[bytes], elements: int) -> None:
         self.took[key] += elements
-        begun = flushed = time.perf_counter()
+        if self._unhandled:
+            self._unhandled.append((key, requests))
+        else:
+            self._handle(key, requests, elements)
+
+    def _handle(self, key: bytes, requests: Sequence[bytes], elements: int) -> None:
+        """Handle requests; if that takes long, the rest follows in the next iteration of the event loop.
+
+        Elements of a hostile caller may contain very many requests.
+        """
+        begun = flushed = now = time.perf_counter()
+        count = 0
         for request in requests:
             self._taken(key, request)
+            count += 1
             now = time.perf_counter()
             if now - flushed > _FLUSH_SECONDS:
                 # The response of a slow handler does not wait for the next ones.
                 self._flush()
                 flushed = now
-        elapsed = time.perf_counter() - begun
-        self._is_quick = elapsed < QUICK_SECONDS * len(requests)
+                if now - begun > _LONGEST_TURN:
+                    break
+        elapsed = now - begun
+        self._is_quick = elapsed < QUICK_SECONDS * count
         self._worked(quickly=self._is_quick)
         taken = elapsed / elements
         self._pace += (taken - self._pace) / 4 if self._pace else taken
+        if count < len(requests):
+            self._unhandled.appendleft((key, requests[count:]))
+        if self._unhandled:
+            asyncio.get_running_loop().call_soon(self._handle_more)
+
+    def _handle_more(self) -> None:
+        self._handle(*self._unhandled.popleft(), 1)
+        self._go_on()
 
     def _is_unusable(self, reply: Any) -> bool:
         if is_refusal(reply):
