@@ -284,20 +284,25 @@ class _Upload:
         return self
 
     def __anext__(self) -> Awaitable[bytes]:
-        self._check()  # here too: a coroutine that is created when the event loop closes is never awaited
-        return self._next()
-
-    def _check(self) -> None:
-        if self._stopped:
-            raise ConnectionAbortedError("the request was cancelled")
+        # No coroutine once the upload is stopped: if the event loop is closing, it would never be awaited. And no
+        # exception: pyreqwest calls `anext` with a default value, which on Python 3.11 then ends the process.
+        return _StoppedUpload() if self._stopped else self._next()
 
     async def _next(self) -> bytes:
-        self._check()
+        if self._stopped:
+            await _StoppedUpload()
         self._pulling = asyncio.current_task()  # pyreqwest reads each piece in a separate task
         try:
             return await anext(self._pieces)
         finally:
             self._pulling = None
+
+
+class _StoppedUpload:
+    """An awaitable in place of the next piece of a stopped upload; it ends the request."""
+
+    def __await__(self) -> Iterator[Any]:
+        raise ConnectionAbortedError("the request was cancelled")
 
 
 def _prepare(client: Client, request: HTTPRequest, timeout: float | None, upload: _Upload | None) -> StreamRequest:
