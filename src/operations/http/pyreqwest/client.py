@@ -6,7 +6,7 @@ import asyncio
 import re
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Generator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from functools import lru_cache
@@ -301,7 +301,7 @@ class _Upload:
 class _StoppedUpload:
     """An awaitable in place of the next piece of a stopped upload; it ends the request."""
 
-    def __await__(self) -> Iterator[Any]:
+    def __await__(self) -> Generator[Any, None, bytes]:
         raise ConnectionAbortedError("the request was cancelled")
 
 
