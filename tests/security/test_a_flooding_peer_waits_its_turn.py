@@ -321,6 +321,34 @@ async def test_connections_of_one_identity_share_the_limits_of_the_hub() -> None
         await handler.close()
 
 
+async def test_large_requests_of_a_caller_without_rights_wait_at_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker keeps the input of every call that runs or waits there."""
+    monkeypatch.setattr(router, "_MOST_SENT_WITHOUT_RIGHTS", 150_000)
+    let_go, runs = asyncio.Event(), Counter[str]()
+
+    @operation(id="shop.keep")
+    async def keep(text: str, context: OperationContext) -> int:
+        runs[context.identity.id if context.identity is not None else ""] += 1
+        await let_go.wait()
+        return len(text)
+
+    async with scene() as at:
+        handler = CallHandler(OperationRegistry([keep]), at.worker)
+        await handler.registered()
+        own = PendingRequestMap(at.worker)
+        large = {"text": "x" * 60_000}
+        flood = [asyncio.create_task(at.flood.call("shop.keep", large)) for _ in range(10)]
+        others = [asyncio.create_task(at.honest.call("shop.keep", large))]
+        others += [asyncio.create_task(own.call("shop.keep", large, as_worker=True)) for _ in range(10)]
+        await until(lambda: runs == {"flood": 3, "honest": 1, "worker": 10})
+        [queue] = {each.queue for each in at.hub.router.sessions.values() if each.principal.identity.id == "flood"}
+        assert len(queue.requests) == 7
+        let_go.set()
+        assert {each.data for each in await asyncio.gather(*flood, *others)} == {60_000}
+        assert (queue.calls, queue.sent_bytes) == (0, 0)
+        await handler.close()
+
+
 async def test_nested_calls_do_not_wait_for_the_calls_that_they_are_nested_in() -> None:
     sleeper = Sleeper("shop.sleep")
 

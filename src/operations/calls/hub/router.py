@@ -34,6 +34,8 @@ _MOST_CALLS = 100_000
 """Largest number of calls of one caller, including those that are queued."""
 _MOST_QUEUED_BYTES = 16 << 20
 """Largest size of the queued requests of one caller."""
+_MOST_SENT_WITHOUT_RIGHTS = 64 << 20
+"""Size of a caller's requests at workers above which the next ones wait, if it has no rights: workers keep the inputs."""
 _QUEUED_PER_TURN = 64
 """Number of queued requests of one caller that are forwarded in one iteration of the event loop."""
 _MOST_UNREAD = 32 << 20
@@ -171,10 +173,16 @@ class Router:
             self.counters.malformed += 1
         else:
             queue = session.queue if header.grant is None else session.nested_queue
-            if queue.calls >= self._calls_per_caller or queue.requests:
+            if queue.requests or self._is_full(queue, session):
                 self._queue(queue, session, header, codec)
             else:
                 self._forward(session, header, codec)
+
+    def _is_full(self, queue: CallerQueue, session: HubSession) -> bool:
+        """Return whether a caller's next request has to wait until earlier calls have ended."""
+        if queue.calls >= self._calls_per_caller:
+            return True
+        return queue.sent_bytes > _MOST_SENT_WITHOUT_RIGHTS and not session.principal.has_rights
 
     def _queue(self, queue: CallerQueue, session: HubSession, header: EventHeader, codec: Codec) -> None:
         """Queue a request until earlier calls of its caller have ended."""
@@ -197,9 +205,11 @@ class Router:
     def _forward_queued(self, queue: CallerQueue) -> None:
         """Forward as many queued requests as the limit allows, a few at a time."""
         for _ in range(_QUEUED_PER_TURN):
-            if not queue.requests or queue.calls >= self._calls_per_caller:
+            if not queue.requests:
                 break
             session, request_id = next(iter(queue.requests))
+            if self._is_full(queue, session):
+                break
             self._forward(session, *queue.remove(session, request_id))
         else:
             asyncio.get_running_loop().call_soon(self._forward_queued, queue)
@@ -306,9 +316,10 @@ class Router:
             message = worker.convert_request(message, header.to)
         ends = deadline if expires_at is None else _earlier(deadline, int(expires_at * 1000))
         grant = Grant(identity=identity, token=token, origin=request_id, deadline=ends)
-        call = RoutedCall(request_id, caller_id, header.to, session, worker, queue, grant, header.stream)
+        call = RoutedCall(request_id, caller_id, header.to, session, worker, queue, grant, header.stream, len(message))
         session.calls[caller_id] = worker.running[request_id] = call
         queue.calls += 1
+        queue.sent_bytes += call.size
         if self.observers:
             call.began = perf_counter()
         worker.grants.held[token] = grant
@@ -465,6 +476,7 @@ class Router:
             worker.grants.held.pop(call.grant.token, None)
         queue = call.queue
         queue.calls -= 1
+        queue.sent_bytes -= call.size
         if queue.requests:
             self._schedule_forwarding(queue)
         if call.expires is not None:

@@ -140,6 +140,8 @@ class CallerQueue:
     def __init__(self) -> None:
         self.calls = 0
         """Number of calls of this caller at workers."""
+        self.sent_bytes = 0
+        """Size of the requests of these calls."""
         self.requests: dict[tuple[HubSession, str], tuple[EventHeader, Codec]] = {}
         """The requests in order, by their session and its request id."""
         self.bytes = 0
@@ -179,6 +181,8 @@ class RoutedCall(msgspec.Struct, eq=False):
     """The queue in which the call is counted."""
     grant: Grant
     stream: bool
+    size: int
+    """Size of the request."""
     expires: int | None = None
     """The epoch second in which the hub ends the call at the latest; None without a deadline."""
     has_ended: bool = False
