@@ -570,6 +570,36 @@ def test_a_line_break_does_not_add_a_line_to_the_trust_prompt(project: Project) 
     assert len(shown.splitlines()) == 3, shown
 
 
+def test_no_tokens_are_stored_where_an_untrusted_file_says(project: Project) -> None:
+    oauth = "oauth = { client_id = 'a', client_secret = 'b', storage = '~' }"
+    project.write("operations.toml", f"[sources.a]\nurl = 'http://127.0.0.1:9/'\n{oauth}\n")
+    refused(project.run("ls"), "it would store tokens in ~")
+
+
+DEVICES = {
+    "a document": "[sources.a]\nopenapi = './endless'\n",
+    "a file of variables": "env_file = './endless'\n",
+    "a server's file of variables": "[sources.a]\nurl = 'http://127.0.0.1:9'\nenv_file = './endless'\n",
+    "an included file": "include = ['./endless']\n",
+}
+
+
+@pytest.mark.parametrize("what", DEVICES)
+def test_a_device_is_not_read(what: str, project: Project) -> None:
+    """A clone may contain a link to a device that never ends; it is read before anybody is asked."""
+    (project.directory / "endless").symlink_to("/dev/zero")
+    project.write("operations.toml", DEVICES[what])
+    done = project.run("doctor", timeout=20)
+    assert "it is a device" in " ".join((done.out + done.err).split())
+
+
+def test_a_file_that_is_nested_too_deeply_is_an_error_with_its_name(project: Project) -> None:
+    path = project.write("operations.toml", "a = " + "[" * 100_000)
+    done = project.run("ls")
+    assert done.code == 2
+    assert f"{path}:1: invalid TOML: nested too deeply" in done.err
+
+
 def test_a_source_that_repairs_an_untrusted_file_does_not_make_it_trusted(project: Project) -> None:
     project.write("api.json", '{"openapi": "3.1.0", "info": {"title": "t", "version": "1"}, "paths": {}}')
     project.write("operations.toml", COMMAND + "[sources.pets]\nopenapi = './api.json'\nbase_urll = 3\n")

@@ -1,4 +1,4 @@
-"""The actions of a configuration that need trust: commands, imports, sent variables and connections."""
+"""The actions of a configuration that need trust: commands, imports, sent variables, stored tokens, connections."""
 
 from __future__ import annotations
 
@@ -107,6 +107,8 @@ def _source_actions(source: Source) -> Iterator[str]:
         key = "url" if isinstance(settings, MCPSettings) else "openapi"
         address = written.get("base_url") or written.get(key)
         yield f"send {_named(variables)} to {address}"
+    if isinstance(settings, MCPSettings) and settings.oauth is not None and settings.oauth.storage is not None:
+        yield f"store tokens in {settings.oauth.storage}"
 
 
 def _sent_by_serving(config: Config) -> Iterator[Action]:

@@ -57,6 +57,8 @@ def read_document(path: Path, text: str | None = None) -> ConfigDocument:
         return _read_json(path, text)
     try:
         tree = tomllib.loads(text)
+    except RecursionError:
+        raise problems_error([ConfigProblem(path, 1, "", "invalid TOML: nested too deeply")]) from None
     except tomllib.TOMLDecodeError as error:
         place = re.search(_TOML_LOCATION, str(error))
         line = int(place[1]) if place and place[1] else max(len(text.splitlines()), 1)
@@ -66,6 +68,8 @@ def read_document(path: Path, text: str | None = None) -> ConfigDocument:
 
 
 def _read_text(path: Path) -> str:
+    if path.is_char_device():  # it may never end
+        raise problems_error([ConfigProblem(path, 1, "", "cannot be read: it is a device")])
     try:
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:

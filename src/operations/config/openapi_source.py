@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,6 +19,7 @@ from operations.sources.openapi import (
     from_openapi_file,
     from_openapi_url,
 )
+from operations.sources.openapi.load import read_file
 from operations.sources.scanner.isolation import in_background
 from operations.spec import Operation
 
@@ -104,4 +104,4 @@ class _RecordingFS:
     async def read(self, path: str) -> bytes:
         """Return the content of a file."""
         self.names[path] = None
-        return await in_background(Path(path).read_bytes)
+        return await in_background(read_file, path)

@@ -187,5 +187,5 @@ def _mentions_operations(project: Path) -> bool:
 
     try:
         return isinstance(tomllib.loads(text.decode()).get("tool", {}).get("operations"), dict)
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         return False

@@ -116,6 +116,8 @@ class VariableFile(msgspec.Struct, frozen=True):
 def read_variable_file(path: Path) -> VariableFile:
     """Read a variable file; never raise."""
     try:
+        if path.is_char_device():  # it may never end
+            return VariableFile(unreadable=f"cannot read {path}: it is a device")
         values, bad = read_variables(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         return VariableFile(unreadable=f"cannot read {path}: {error.strerror or error}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import inspect
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -145,7 +146,7 @@ async def _open_file(
 
     async def read(name: str) -> bytes | str:
         if fs is None:
-            return await asyncio.to_thread(Path(name).read_bytes)
+            return await asyncio.to_thread(read_file, name)
         content = fs.read(name)
         content = await content if inspect.isawaitable(content) else content
         if not isinstance(content, (bytes, str)):
@@ -323,6 +324,14 @@ def _not_a_document(url: str, found: str, response: HTTPResponse) -> str:
     target = header(response.headers, "location")
     further = f" to {without_query(urljoin(found, target))}, which is not followed" if target else ""
     return f"{without_query(found)}{led} returned {response.status}{further}, not an OpenAPI document"
+
+
+def read_file(path: str) -> bytes:
+    """Return the content of a file. A device, which a link in the document's directory may name, may never end."""
+    file = Path(path)
+    if file.is_char_device():
+        raise OSError(errno.EINVAL, "it is a device")
+    return file.read_bytes()
 
 
 def _absolute(path: str | Path, fs: OpenAPIFS | None) -> Path:
