@@ -29,7 +29,7 @@ class Selection:
         self._read_only = read_only
 
     def includes(self, operation: Operation[Any]) -> bool:
-        """Whether an operation is selected; an operation with neither handler nor stream is not."""
+        """Whether an operation is selected. An operation without handler and stream cannot run: it never is."""
         spec = operation.spec
         if operation.handler is None and operation.stream is None:
             return False
@@ -40,7 +40,7 @@ class Selection:
         return self.matches(spec.id)
 
     def matches(self, operation_id: str) -> bool:
-        """Whether the patterns select an id."""
+        """Whether `allow` and `deny` permit an id."""
         if self._allow and not any(fnmatchcase(operation_id, pattern) for pattern in self._allow):
             return False
         return not any(fnmatchcase(operation_id, pattern) for pattern in self._deny)

@@ -70,7 +70,7 @@ class _Entry(msgspec.Struct):
     id: str
     intent: str
     nouns: frozenset[str]
-    """Stems that name the subject: words of the title, else of the path or id, that are not verbs."""
+    """Stems of the title, except verbs: they name the subject. Without a title, stems of the path or else of the id."""
     scopes: frozenset[str]
     """Stems of qualifiers in the title and the path, such as `legacy`."""
     last: str
@@ -78,7 +78,7 @@ class _Entry(msgspec.Struct):
     depth: int
     """Number of path segments, without parameters and versions."""
     verbs: frozenset[str]
-    """Stems of the title's verb and of the action that its path ends in."""
+    """Stems of verbs: the first word of the title, and the action at the end of the path (`/merge`)."""
     is_single: bool
     """Whether the path ends in a parameter: one resource, not a list."""
 
@@ -88,15 +88,15 @@ class _Term(msgspec.Struct):
 
     weight: float
     alternatives: dict[str, float]
-    """Stems that match the word, each with the quality of the match."""
+    """The stems that count as matches of the word, each with its weight from 0 to 1."""
 
 
 class _Intent(msgspec.Struct, frozen=True):
-    """The intent of a query: read, create, update or delete."""
+    """The intent of a query. Its `kind` is read, create, update, write or delete."""
 
     kind: str
     verb: str = ""
-    """The stem of its verb."""
+    """The stem of the query's verb; empty if the intent is guessed."""
     is_guessed: bool = False
 
 
@@ -121,7 +121,10 @@ class SearchIndex:
         self._largest_idf = max(self._idf.values(), default=1.0)
 
     def search(self, query: str, *, limit: int | None = None) -> list[str]:
-        """Return the ids of documents that have any word of the query, best first; an id that equals it is first."""
+        """Return the ids of documents that have any word of the query, best first.
+
+        If the query is an id, that id is the first result.
+        """
         query = query[:_MAX_QUERY_CHARACTERS]
         terms, intent = self._read(query)
         scores: dict[int, float] = {}
@@ -146,7 +149,7 @@ class SearchIndex:
         return [found for _, _, found in ranked[:limit]]
 
     def _weigh(self, fielded: Sequence[Mapping[str, Sequence[str]]]) -> None:
-        """Fill the postings: each word's weighted frequency in each document."""
+        """Fill `_postings`: the weighted frequency of each stem, by document."""
         for name, (weight, b) in _WEIGHTS.items():
             lengths = [len(fields[name]) for fields in fielded]
             average = sum(lengths) / max(1, len(lengths)) or 1.0
@@ -175,7 +178,7 @@ class SearchIndex:
         return terms, _intent(words)
 
     def _prefixed(self, word: str) -> list[str]:
-        """Return words of the vocabulary that begin with `word`, or with which `word` begins."""
+        """Return the stems of the index that begin with `word`, and those that are a beginning of `word`."""
         if len(word) < _SHORTEST_PREFIX:
             return []
         at = bisect_left(self._vocabulary, word)
@@ -187,7 +190,7 @@ class SearchIndex:
         return [*found, *(each for each in shorter if each in self._postings)]
 
     def _score(self, term: _Term) -> dict[int, float]:
-        """Return the score that a term adds to each document: that of its best alternative."""
+        """Return the score that a term adds to each document: the highest score among its alternatives."""
         best: dict[int, float] = {}
         for word, weight in term.alternatives.items():
             factor = 3 * self._idf.get(word, 0.0) * weight * (_VERB_WEIGHT if word in VERBS else 1.0)
@@ -198,7 +201,7 @@ class SearchIndex:
         return best
 
     def _focus(self, entry: _Entry, asked: set[str]) -> float:
-        """Return the score factor for how much of a document the query mentions."""
+        """Return a factor of the score. Each subject of a document that the query does not mention makes it smaller."""
         extra = sum(self._idf.get(noun, 0.0) for noun in entry.nouns - asked) / self._largest_idf
         factor = 1 / (1 + 0.55 * extra) / (1 + 0.25 * len(entry.scopes - asked)) / (1 + 0.03 * entry.depth)
         return factor * (1.15 if entry.last in asked else 1.0)
@@ -255,7 +258,7 @@ def _first_sentence(text: str) -> str:
 
 
 def _intent(words: Sequence[str]) -> _Intent:
-    """Return the intent of a query: that of its first word that is not a stop word, or a guess if it is not a verb."""
+    """Return the intent of a query: that of the first word, not counting stop words; guess if that is not a verb."""
     for index, word in enumerate(words):
         if word in STOP_WORDS and word not in _QUESTION_WORDS:
             continue
@@ -269,7 +272,7 @@ def _intent(words: Sequence[str]) -> _Intent:
 
 
 def _agreement(does: str, asked: _Intent) -> float:
-    """Return the score factor for how well a document's intent matches the query's."""
+    """Return a factor of the score: above 1 if the intent of a document is that of the query, below 1 otherwise."""
     if not does:
         return 1.0
     if does == asked.verb:

@@ -41,7 +41,7 @@ our out particular please so some somebody someone something specified than that
 this those to too up us via want was we were what when where which who whose will with within without would you your
 """
 STOP_WORDS = frozenset(_STOP_WORDS.split())
-"""Words that the ranking ignores, unless a query has no others."""
+"""Words that the ranking ignores, unless a query consists of such words only."""
 
 PHRASES = tuple(
     (re.compile(rf"\b{found}\b"), put)
@@ -314,7 +314,7 @@ SYNONYMS: dict[str, dict[str, float]] = _read_synonyms(_SYNONYMS)
 """Synonyms in one direction: `{stem of a query's word: {stem of a description's word: weight}}`."""
 
 VERBS: dict[str, str] = {stem(word): intent for intent, listed in _VERBS.items() for word in listed.split()}
-"""The intent (read, create, update, delete; write for any change) that a verb's stem expresses."""
+"""The intent of a verb, by its stem: read, create, update or delete; `write` may be a creation or an update."""
 
 SCOPES: frozenset[str] = frozenset(stem(word) for word in _SCOPES.split())
-"""Stems of qualifiers, such as `legacy` or `public`, which make an operation more specific."""
+"""Stems of words such as `legacy` or `public`, which restrict the subject of an operation."""

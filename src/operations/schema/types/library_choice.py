@@ -121,12 +121,12 @@ def _somewhere(tp: Any, test: Callable[[Any], Any]) -> bool:
 
 
 def needs_no_load(tp: Any) -> bool:
-    """Whether valid JSON-like data is already the Python value."""
+    """Whether valid JSON-like data of `tp` is already the Python value, so that nothing needs to be converted."""
     return _all_leaves(tp, lambda leaf: leaf in _SAME_LEAVES or is_anything(leaf), (str, bool))
 
 
 def needs_no_dump(tp: Any) -> bool:
-    """Whether the Python value is already JSON-like."""
+    """Whether the values of `tp` are already JSON-like, so that nothing needs to be converted."""
     return _all_leaves(tp, lambda leaf: leaf in _PLAIN_LEAVES, (str, bool, int))
 
 

@@ -1,4 +1,4 @@
-"""Loaders of Python values from JSON-like data: by msgspec if it supports a type, otherwise composed from parts."""
+"""Loaders of Python values from JSON-like data: by msgspec for the types that it supports, by code for others."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def load_float(value: Any) -> Any:
 
 
 class Loaders:
-    """Creates the loaders of a type and its parts; `native` lets msgspec load the parts that it supports."""
+    """Creates the loaders of a type and its parts. With `native`, msgspec loads the parts that it supports."""
 
     def __init__(self, *, native: bool) -> None:
         self._native = native
@@ -203,7 +203,10 @@ def _dict_load(key: Load, item: Load, build: Callable[[Any], Any]) -> Load:
 
 
 def raise_all(tries: Iterable[tuple[Any, Load, Any]]) -> None:
-    """Load each part again and raise one error with every mismatch; return if every part loads."""
+    """Load every part again, and raise one error with the mismatches of all parts; return if every part loads.
+
+    Each of `tries` is a key or index, the loader of the part, and the value of the part.
+    """
     found: list[Found] = []
     for step, load, value in tries:
         try:
@@ -217,7 +220,7 @@ def raise_all(tries: Iterable[tuple[Any, Load, Any]]) -> None:
 
 
 def _built(build: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """Call a type's constructor; its exceptions become mismatches, except CallErrors of user code."""
+    """Call a type's constructor. Its exceptions become mismatches, except CallError, which user code may raise."""
     try:
         return build(*arguments, **named)
     except (CallError, RecursionError):
@@ -249,7 +252,7 @@ def _literal_load(values: Sequence[Any]) -> Load:
 
 
 def _text_load(tp: Any) -> Load:
-    """Return a loader that calls the constructor: for a type written as a string, or a subclass of a builtin."""
+    """Return the loader of a scalar type: one that JSON writes as text (UUID, date), or a subclass of a builtin."""
     if tp is Never or tp is NoReturn:
         return _never
     if not isinstance(tp, type):
@@ -282,7 +285,7 @@ _LEAVES: dict[Any, Load] = {
 
 
 def make_native_load(tp: Any, explain: Load) -> Load:
-    """Return msgspec's loader; `explain` finds the path of a mismatch."""
+    """Return a loader of `tp` that uses msgspec. If it fails, `explain` loads the value and raises the exact path."""
     # msgspec prepares a class once but a generic alias on every call, so the type is put in a class.
     box: Any = msgspec.defstruct("Box", [("value", tp)], array_like=True)
     convert = msgspec.convert
@@ -308,7 +311,7 @@ def make_native_load(tp: Any, explain: Load) -> Load:
 
 
 def _load_leniently(value: Any, box: Any, explain: Load, error: Exception) -> Any:
-    """Load a value with whole floats where ints are expected, or raise with the path of the mismatch."""
+    """Load a value that msgspec rejected, with its whole floats as ints; raise the path of a mismatch if that fails."""
     try:
         if isinstance(error, msgspec.ValidationError):
             try:

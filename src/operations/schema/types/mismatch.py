@@ -19,16 +19,16 @@ _MESSAGES = {
     "Invalid ISO8601 duration": "is not a duration (expected ISO 8601, such as PT90S)",
     "Invalid UUID": "is not a UUID",
 }
-"""Messages of msgspec, and the messages of problems that replace them."""
+"""The text that replaces a message of msgspec, by that message."""
 
 
 def message_of(text: str) -> str:
-    """Return our message for a message of msgspec; the text unchanged if we have none."""
+    """Return the text that replaces a message of msgspec; the message itself if no other text is defined."""
     return _MESSAGES.get(text, text)
 
 
 def mismatch(found: Iterable[Found]) -> CallError:
-    """Return a `VALIDATION_ERROR` with these problems, at most `MAX_FOUND`."""
+    """Return a `VALIDATION_ERROR` that lists these problems, but not more than `MAX_FOUND`."""
     listed = list(islice(found, MAX_FOUND + 1))
     if len(listed) > MAX_FOUND:
         listed[-1] = ("", f"more than {MAX_FOUND} problems: the others are not listed")
@@ -48,7 +48,10 @@ def too_deep() -> CallError:
 
 
 def found_within(error: CallError, step: str | int) -> list[Found]:
-    """Return the problems of an error in a part of a value; `step`, the key of the part, is put before each pointer."""
+    """Return the problems of a part of a value as problems of the whole value.
+
+    `step` is the key or index of the part; it becomes the first step of each pointer.
+    """
     prefix = pointer((step,))
     details = error.details
     if error.code is not ErrorCode.VALIDATION_ERROR or not isinstance(details, dict) or "errors" not in details:

@@ -28,7 +28,7 @@ class _Generator(GenerateJsonSchema):
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012  as the base declares it
 
     def bytes_schema(self, schema: Any) -> dict[str, Any]:
-        """Return the document of bytes."""
+        """Return the JSON Schema of the type `bytes`; called by pydantic."""
         return {"type": "string", "contentEncoding": "base64"}
 
 
@@ -44,7 +44,7 @@ def adapt(tp: Any) -> pydantic.TypeAdapter[Any] | None:
 
 
 def describe(adapter: pydantic.TypeAdapter[Any], mode: Mode) -> dict[str, Any]:
-    """Return the JSON Schema document of an adapter's type, by alias."""
+    """Return the JSON Schema document of an adapter's type. Properties have the aliases of the fields as names."""
     try:
         return adapter.json_schema(
             by_alias=True,
@@ -56,7 +56,7 @@ def describe(adapter: pydantic.TypeAdapter[Any], mode: Mode) -> dict[str, Any]:
 
 
 def make_load(adapter: pydantic.TypeAdapter[Any]) -> Callable[[Any], Any]:
-    """Return a function that builds the adapter's type from JSON-like data, with its validators."""
+    """Return a function that builds values of the adapter's type from JSON-like data, and runs their validators."""
     validate = adapter.validator.validate_python
     prepare: list[Callable[[Any], Any] | None] = []
 
@@ -87,7 +87,7 @@ def _load_error(error: pydantic.ValidationError, value: Any) -> CallError:
 
 
 def _pointer(loc: Sequence[Any], value: Any, kind: str) -> str:
-    """Return the path in the data; pydantic's location also has union members and validators, which are omitted."""
+    """Return the JSON pointer of an error; omit the steps of `loc` that are not in the data, such as union members."""
     path = ""
     for index, step in enumerate(loc):
         if (isinstance(value, Mapping) and step in value) or (
@@ -101,7 +101,10 @@ def _pointer(loc: Sequence[Any], value: Any, kind: str) -> str:
 
 
 def make_dump(adapter: pydantic.TypeAdapter[Any], jsonable: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a function that converts the adapter's values to JSON-like data; `jsonable` converts any others."""
+    """Return a function that converts values of the adapter's type to JSON-like data.
+
+    `jsonable` converts bytes, and values that pydantic cannot convert.
+    """
     serialize = adapter.serializer.to_python
     as_json = not _may_hold_bytes(adapter.core_schema)
 
@@ -117,7 +120,7 @@ def make_dump(adapter: pydantic.TypeAdapter[Any], jsonable: Callable[[Any], Any]
 
 
 def dump_instance(value: Any) -> Any:
-    """Convert a pydantic object by one step: to its fields by alias, with bytes unchanged."""
+    """Convert a pydantic object: a model to a dict under the aliases of its fields, in which bytes stay bytes."""
     cls: Any = type(value)
     if not hasattr(cls, "__pydantic_core_schema__"):
         return pydantic_core.to_jsonable_python(value)  # a small type: a secret, a URL
@@ -151,7 +154,7 @@ def _may_hold_bytes(node: Any) -> bool:
 
 
 def _bytes_reader(adapter: pydantic.TypeAdapter[Any]) -> Callable[[Any], Any] | None:
-    """Return a function that decodes base64 where the type has bytes; None if it has none."""
+    """Return a function that decodes base64 text where the type has bytes; None if the type has no bytes."""
     try:
         document = describe(adapter, "input")
     except TypeError:

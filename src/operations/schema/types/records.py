@@ -1,4 +1,4 @@
-"""The codec of a function's parameters: an object whose fields are loaded and dumped by their types."""
+"""RecordCodec: converts the arguments of a function between a JSON-like object and Python values."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Field(msgspec.Struct, frozen=True):
 
 
 class RecordCodec:
-    """Schema, `load` and `dump` of an object with given fields, created on use.
+    """The schema of an object with given fields, and the functions that convert such objects.
 
-    `load` and `dump` are None if valid data needs no conversion, otherwise a new function on each access.
+    Each access to `load` or `dump` creates a new function; they are None if valid data needs no conversion.
     """
 
     __slots__ = ("_extra", "_fields", "schema")
@@ -42,19 +42,19 @@ class RecordCodec:
 
     @property
     def converts(self) -> bool:
-        """Whether there is a `load`."""
+        """Whether `load` is a function, because some data needs conversion."""
         codecs, rest = self._codecs()
         return any(codec is not None and codec.load is not None for codec in (*codecs.values(), rest))
 
     @property
     def load(self) -> Callable[[Any], dict[str, Any]] | None:
-        """Converts JSON-like data to Python values."""
+        """A function that converts JSON-like data to Python values; None if no field needs it."""
         codecs, rest = self._codecs()
         return _make_each({name: codec.load for name, codec in codecs.items()}, None if rest is None else rest.load)
 
     @property
     def dump(self) -> Callable[[Any], dict[str, Any]] | None:
-        """Converts Python values to JSON-like data."""
+        """A function that converts Python values to JSON-like data; None if no field needs it."""
         codecs, rest = self._codecs()
         return _make_each({name: codec.dump for name, codec in codecs.items()}, None if rest is None else rest.dump)
 
@@ -91,9 +91,10 @@ def _describe(fields: Sequence[Field], extra: Any) -> dict[str, Any]:
 def _make_each(
     each: Mapping[str, Callable[[Any], Any] | None], rest: Callable[[Any], Any] | None
 ) -> Callable[[Any], Any] | None:
-    """Return a function that converts each field; None if there is nothing to do.
+    """Return a function that converts the fields of an object; None if no field needs conversion.
 
-    It is generated as source for these fields, because it runs on every call of an operation.
+    `each` has the function that converts a field, by name; `rest` converts all other fields. The returned function is
+    compiled from generated source code for speed, because it runs on every call of an operation.
     """
     busy = {name: function for name, function in each.items() if function is not None}
     if not busy and rest is None:
@@ -129,7 +130,7 @@ def _fail(
     known: Collection[str],
     rest: Callable[[Any], Any] | None,
 ) -> None:
-    """Raise all mismatches of the fields, not just the first."""
+    """Raise one error with the mismatches of all fields, not just of the first."""
     tries = [(name, function, value[name]) for name, function in busy.items() if name in value]
     if rest is not None:
         tries += [(name, rest, member) for name, member in value.items() if name not in known]

@@ -1,4 +1,4 @@
-"""Selection of the union member for a JSON-like value."""
+"""Loader of unions: selects the member type that a JSON-like value matches."""
 
 from __future__ import annotations
 
@@ -64,7 +64,10 @@ class Variant:
 
 
 def make_union_load(members: Sequence[tuple[Any, Load]]) -> Load:
-    """Return a loader that tries the matching members in order, lossless ones first."""
+    """Return a loader that tries the members whose schema a value matches; if there are none, those of its JSON type.
+
+    Members that declare every property of the value are tried first.
+    """
     variants = [Variant(tp, load) for tp, load in members if tp is not None and tp is not type(None)]
     nullable = len(variants) < len(members)
     if nullable and len(variants) == 1:
@@ -100,7 +103,7 @@ def _first_that_loads(variants: Sequence[Variant], value: Any) -> Any:
 
 
 def _kinds_of(node: Any, root: Any, depth: int = 0) -> frozenset[str]:
-    """Return the JSON types that a schema accepts, as far as its top level shows."""
+    """Return the JSON types that a schema accepts; all types if its keywords do not restrict them."""
     if not isinstance(node, Mapping) or depth > 20:
         return _ALL
     if "$ref" in node:
