@@ -24,6 +24,7 @@ from operations.pubsub.websocket import WebSocketLink
 from operations.pubsub.websocket_server import serve
 from operations.spec import OperationSpec
 from operations.testing import error_of, stub_operation
+from tests.asgi_server import serving_here
 from tests.contracts.operations_under_test import Sleeper
 from tests.security.raw_websocket import BINARY, TEXT, RawPeer
 from tests.waiting import until
@@ -354,6 +355,31 @@ async def test_no_peer_is_sent_more_than_it_accepts(hub: Hub) -> None:
     assert hub.connected == ["mallory", "shop"]
     for each in (caller, worker):
         await each.close()
+
+
+@pytest.mark.parametrize("text", [b"\xff\xfe", b"\xed\xa0\x80", b"\xc3"], ids=repr)
+async def test_a_payload_that_is_not_utf8_is_not_forwarded(hub: Hub, text: bytes) -> None:
+    """An ASGI server closes the connection of the peer that such a message is sent to."""
+    async with serving_here(hub.asgi_app()) as url, Spoke(url, token="shop") as spoke, asyncio.timeout(20):
+        sleeper = Sleeper("shop.one0")
+        worker = CallHandler(OperationRegistry([sleeper.operation]), spoke)
+        await worker.registered()
+        caller = await RawPeer.join(hub.port, "mallory")
+        payload = b'{"requestId":"a","operationId":"shop.one0","input":{"text":"' + text + b'"}}'
+        caller.send(BINARY, b'{"v":1,"type":"call.requested","id":"a","to":"shop.one0","payload":' + payload + b"}")
+        refused = await caller.read_event()
+        assert (refused["id"], refused["payload"]["code"]) == ("a", "VALIDATION_ERROR")
+        caller.send_event("call.requested", {"requestId": "b", "operationId": "shop.one0"}, id="b", to="shop.one0")
+        await until(lambda: sleeper.runs == 1)
+        for kind in (b"call.credit", b"call.aborted"):
+            payload = b'{"requestId":"b","reason":"' + text + b'"}'
+            caller.send(BINARY, b'{"v":1,"type":"' + kind + b'","id":"b","to":"","payload":' + payload + b"}")
+        await until(lambda: hub.counters.malformed == 3)
+        sleeper.let_go.set()
+        assert (await caller.read_event())["payload"]["output"]["data"] == "awake"
+        assert spoke.reconnects == 0
+        await caller.close()
+        await worker.close()
 
 
 async def test_an_identity_in_other_events_than_requests_is_not_forwarded(hub: Hub) -> None:

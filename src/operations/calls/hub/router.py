@@ -133,6 +133,8 @@ class Router:
         try:
             codec = CODEC_OF.get(message[:1]) or codec_of(message)
             header = codec.decode_header(message)
+            if codec is JSON and not message.isascii():
+                message.decode()  # the payload is forwarded unread; text that is not UTF-8 fails a connection
         except UNREADABLE as error:
             self._reject_unreadable(session, codec, message, error)
             return
