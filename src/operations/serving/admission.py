@@ -1,7 +1,7 @@
 """Admission: authentication and rate limits of requests, from their headers alone.
 
-Order: Host, Origin, failed attempts of the address, credentials, audience, rate. An identity in a payload is never
-read. The CORS headers allow pages of configured origins to read responses.
+Order: Host, Origin, failed attempts of the address, credentials, audience, rate. An identity in a payload is
+ignored. The CORS headers allow pages of configured origins to read responses.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from operations.serving.refusals import RefusedError
 
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 ONCE = (b"host", b"origin", b"authorization", b"x-api-key", b"content-length", b"content-type", b"idempotency-key")
-"""Headers that a request may contain only once: of two values, a proxy could use one and this server the other."""
+"""Headers that a request may contain only once, because a proxy could use another of two values than this server."""
 _MAX_HOSTS = 1_000
 _MAX_TOKEN = 16_384
 _SITE = b"sec-fetch-site"
 _OWN_SITES = (b"same-origin", b"none")
-"""Values of `Sec-Fetch-Site` for requests of this server's own pages or of the user."""
+"""Values of `Sec-Fetch-Site` for requests of this server's own pages, and for an address that the user entered."""
 _PORT = re.compile(r":[0-9]*\Z")
 _PORTS = {"http": "80", "https": "443"}
 _PREFLIGHT_SECONDS = b"600"
@@ -55,7 +55,7 @@ class Caller:
         self.identity = identity
         self.client_address = client_address
         self.key = f"a:{client_address}" if identity is None else f"i:{identity.id}"
-        """The owner of limits and stored responses: the identity, or the address of an anonymous caller."""
+        """Key by which limits count this caller and responses are stored: the identity, or the address if anonymous."""
         self.headers = headers
         """The headers of the request by name; None if they were not read."""
         self._exposure = exposure
@@ -67,15 +67,15 @@ class Caller:
 
     @property
     def rights(self) -> Rights:
-        """The rights that decide which operations the caller sees. Caches of lists use them as keys."""
+        """The rights that decide which operations the caller sees. Cached lists have these rights as key."""
         return self._exposure.rights(self.identity) if self._exposure is not None else NO_RIGHTS
 
 
 class Admission:
     """Authenticates requests by their headers; raises RefusedError for requests that are not admitted.
 
-    `hosts` are the accepted host names, `*` accepts any. `origins` are the web origins beside the server's own that may
-    send requests. `audiences` are the token audiences that every endpoint accepts. Without an authenticator every
+    `hosts` are the accepted host names, `*` accepts any. `origins` are web origins that may send requests, in addition
+    to the server's own. `audiences` are the token audiences that every endpoint accepts. Without an authenticator every
     caller is anonymous.
     """
 
@@ -99,7 +99,7 @@ class Admission:
         self.cache = TokenCache()
         self.challenge = challenge
         self._challenges = challenges or {}
-        """Challenges of single endpoints, by the audience of the endpoint."""
+        """The `WWW-Authenticate` challenges of endpoints with their own token audience, by that audience."""
         self.rate = rate
         self._failures = failures or FailureLimits()
         self._allow_anonymous = authenticator is None if allow_anonymous is None else allow_anonymous
@@ -119,7 +119,8 @@ class Admission:
     ) -> Caller:
         """Return the caller of a request. `audience` is a token audience that only this endpoint accepts.
 
-        `token` is a token that was not sent in the usual headers. `headers` are the headers if they were read before.
+        `token` is a token that was sent elsewhere than in `Authorization` or `X-API-Key`. Pass `headers` if they were
+        read before.
         """
         if headers is None:
             headers = read_headers(scope)
@@ -167,7 +168,7 @@ class Admission:
         return True
 
     def check_source(self, headers: Mapping[bytes, bytes]) -> None:
-        """Refuse a request with a foreign `Host` or `Origin`."""
+        """Refuse a request whose `Host` or `Origin` is not an accepted one."""
         host = headers.get(b"host", b"")
         if host not in self._known_hosts:
             self._check_host(host)
@@ -186,7 +187,7 @@ class Admission:
         return scheme in _PORTS and bool(rest) and rest == host.decode("latin-1").strip().lower()
 
     def is_foreign_allowed(self, origin: bytes) -> bool:
-        """Whether an `Origin` is one of the configured ones."""
+        """Whether an `Origin` is one of the configured origins, whose pages may read responses."""
         return origin.decode("latin-1").strip().lower() in self._origins
 
     def _check_audience(self, principal: Principal, audience: str | None) -> None:
@@ -259,7 +260,7 @@ def find_token(headers: Mapping[bytes, bytes]) -> str | None:
 
 
 def challenge(base: str, **parameters: str) -> tuple[bytes, bytes]:
-    """Return a `WWW-Authenticate` header. Parameters that a header cannot contain are left out."""
+    """Return a `WWW-Authenticate` header. Parameters whose value a header cannot contain are left out."""
     header = base
     for name, value in parameters.items():
         if value and value.isascii() and value.isprintable() and '"' not in value and "\\" not in value:
@@ -287,7 +288,7 @@ def preflight_response(headers: Mapping[bytes, bytes]) -> Response:
 
 
 def readable_by(origin: bytes, send: Send) -> Send:
-    """Return a `send` whose responses pages of a configured origin may read."""
+    """Return a `send` that adds CORS headers to responses, so that pages of `origin` may read them."""
 
     async def send_readable(event: Any) -> None:
         if event["type"] == "http.response.start":

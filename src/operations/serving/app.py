@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 WEBSOCKET_PATH = "/ws"
 CONSOLE_API = "/console/api/"
 _PUBLIC_STARTS = frozenset({"/c", "/h", "/r", "/.", *(page[:2] for page in PAGES)})
-"""The first two characters of the public paths; other paths skip the comparison with each of them."""
+"""The first two characters of every public path: a request whose path begins otherwise is not public."""
 _POLICY_VIOLATION = 1008
 _REVOKED_WITHIN = 1.0
 _log = logging.getLogger("operations.serving")
@@ -200,7 +200,10 @@ class ServedApp:
             self._websocket.disconnect("tokens were revoked")
 
     def _watch(self) -> None:
-        """Start to watch for revocations, unless that runs; without a lifespan, the first token does."""
+        """Start the task that checks for revoked tokens, unless it runs.
+
+        Without a lifespan, the first request with a token that must be verified starts it.
+        """
         if hasattr(self.admission.authenticator, "has_changed") and (self._watching is None or self._watching.done()):
             self._watching = asyncio.create_task(self._watch_revocations())
 
@@ -370,7 +373,7 @@ def _documents(served: ServedApp) -> DocumentCache:
 
 
 class LazyMCP:
-    """The MCP endpoint, created by `make` and started on first use, because its modules are slow to import."""
+    """The MCP endpoint. `make` creates the endpoint on first use, because its modules are slow to import."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make

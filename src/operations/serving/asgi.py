@@ -13,7 +13,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
 REQUEST_ID_HEADER = b"operations-request-id"
-"""The response header with the id of the request; `admission.py` lists it for pages of other origins."""
+"""The response header with the id of the request. Pages of configured origins may read it (`admission.py`)."""
 
 
 class Response(msgspec.Struct):

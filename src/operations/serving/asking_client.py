@@ -20,7 +20,7 @@ _CAPABILITIES = {ELICIT: "elicitation", "sampling/createMessage": "sampling", "r
 
 
 def capability_of(method: str) -> str | None:
-    """Return the name of the client capability that a request needs."""
+    """Return the name of the capability that a client must declare to receive a request; None if unknown."""
     return _CAPABILITIES.get(method)
 
 
@@ -54,10 +54,10 @@ class _Open(msgspec.Struct, eq=False):
 
 
 class ReleasableSlots(Protocol):
-    """The slots of a dispatcher."""
+    """The slots of a dispatcher, from which a call that waits for an answer can release its own slot."""
 
     def released(self) -> contextlib.AbstractAsyncContextManager[None]:
-        """Free the slot of a call within the block."""
+        """Release the slot of the current call; at the end of the block, wait for a slot again."""
 
 
 class AskingClient:
@@ -68,7 +68,7 @@ class AskingClient:
     ) -> None:
         self.open: dict[str, _Open] = {}
         self.given: dict[str, Any] = {}
-        """Answers by key that arrived before their question."""
+        """Answers that arrived before the handler asked their question, by the key of the question."""
         self.recorded: list[tuple[str, Any]] = []
         """Answers of an earlier run in their order, each with the hash of its question."""
         self.answers: list[tuple[str, Any]] | None = []
@@ -84,12 +84,12 @@ class AskingClient:
         return has_capability(self._capabilities, method)
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
-        """Send a notification, if the request of the call is still open."""
+        """Send a notification to the client; do nothing if the call has no `send`, for example because it is a task."""
         if self._send is not None:
             await self._send(method, params)
 
     async def ask(self, questions: Mapping[str, Question], timeout: float) -> Mapping[str, Any]:
-        """Return the answers to questions, recorded ones included; wait for the others."""
+        """Return the answers to questions: recorded answers if there are any, otherwise wait for the client's."""
         results = {key: self._find(key, question) for key, question in questions.items()}
         waiting = {key: question for key, question in questions.items() if results[key] is None}
         if waiting:

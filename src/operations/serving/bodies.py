@@ -94,7 +94,7 @@ def _encoded() -> RefusedError:
 
 
 class CallWatcher:
-    """Counts a call from its first suspension on, and stops the call when its client disconnects."""
+    """Watches a call that suspends: counts it towards its caller's limit, and stops it if the client disconnects."""
 
     __slots__ = ("_calls", "_deadline", "_is_gone", "_key", "_operation_id", "_receive", "_task", "is_counted")
 
@@ -110,7 +110,7 @@ class CallWatcher:
         self.is_counted = False
 
     def __call__(self, deadline: Deadline) -> None:
-        """Watch a call that has suspended."""
+        """Begin to watch a call; called when the call suspends."""
         if not self.is_counted:
             self.is_counted = True
             self._calls.add(self._key)

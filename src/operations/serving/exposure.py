@@ -107,7 +107,8 @@ class Exposure:
     def authorize(self, operation_id: str, identity: Identity | None) -> None:
         """Raise an error if an operation is not served, or if the identity may not call it.
 
-        An operation that the registry does not have may run elsewhere; the patterns decide by its id.
+        An operation that is not in the registry may be run by another process, for example a spoke of the hub. For such
+        an operation, only the patterns `allow` and `deny` are checked.
         """
         operation = self.registry.operations.get(operation_id)
         if operation is None:
@@ -119,7 +120,7 @@ class Exposure:
             require_access(operation.spec, identity)
 
     def not_found(self, operation_id: str, identity: Identity | None) -> CallError:
-        """Return the error for an unknown id. It suggests only operations that the caller may call."""
+        """Return the error for an unknown id. The error suggests only operations that the caller may call."""
         return unknown_operation(operation_id, self.visible(identity))
 
     def _refresh(self) -> None:

@@ -34,7 +34,7 @@ class Connection(Protocol):
         """Read from the client."""
 
     def end_exchange(self, exchange: HTTPExchange) -> None:
-        """Continue after a complete response."""
+        """End an exchange whose response is complete, and run the next request of the connection."""
 
 
 class HTTPExchange:
@@ -94,7 +94,7 @@ class HTTPExchange:
                 self._fail()
 
     def add(self, part: bytes) -> None:
-        """Keep a part of the body for the application."""
+        """Store a part of the body until the application receives it."""
         self._parts.append(part)
         self._unread += len(part)
         if self._unread > _MAX_UNREAD_BYTES:
@@ -115,7 +115,7 @@ class HTTPExchange:
             self._news.set()
 
     async def receive(self) -> dict[str, Any]:
-        """Return the next part of the body, then the disconnect."""
+        """Return the next part of the body; after the last part, wait for the disconnect and return that."""
         while not self.is_over:
             if self._parts or not (self.has_more or self._is_read):
                 body = b"".join(self._parts)

@@ -38,7 +38,7 @@ _ASGI = {"version": "3.0", "spec_version": "2.3"}
 
 
 class HTTPProtocol(asyncio.Protocol):
-    """Reads the requests of a connection and runs the application for one after another."""
+    """Reads the requests of a connection, and runs the application for one request at a time."""
 
     def __init__(self, config: Any, server_state: Any, app_state: Any, _loop: Any = None) -> None:
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
@@ -368,7 +368,7 @@ class HTTPProtocol(asyncio.Protocol):
     # Time
 
     def _limit(self, seconds: float) -> None:
-        """Close the connection after `seconds` without a running request. Most calls set no new timer."""
+        """Close the connection after `seconds` without a running request. A timer that is already set is reused."""
         self._until = until = self._loop.time() + seconds
         if self._timer is None or until < self._timer_at:
             self._set_timer(until)
@@ -384,7 +384,10 @@ class HTTPProtocol(asyncio.Protocol):
         self._unread_timer = self._loop.call_later(_UNREAD_SECONDS, self._check_unread, unsent)
 
     def _check_unread(self, unsent: int) -> None:
-        """Drop the connection of a client that has read nothing meanwhile. Closing it would wait for the client."""
+        """Abort the connection if the client has read nothing since the timer began.
+
+        `close` would wait until the client reads the rest.
+        """
         if self.transport.get_write_buffer_size() >= unsent:
             self.transport.abort()
         else:

@@ -10,15 +10,18 @@ from operations.wire import MAX_VALUES
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes in bytes and times in seconds. Each limit applies to one request unless its description says otherwise."""
+    """Sizes in bytes and times in seconds. Each limit applies to one request unless its description says otherwise.
+
+    Anonymous callers are counted by address in place of identity.
+    """
 
     body_bytes: int = 4 << 20
     body_seconds: float = 30.0
     values: int = MAX_VALUES
-    """Values in a large body of a caller without scopes and resources."""
+    """Largest number of JSON values in a large body, if the caller has neither scopes nor resources."""
     response_bytes: int = 64 << 20
     deadline_seconds: float = 60.0
-    """The longest duration of a call; `Operations-Timeout` lowers it."""
+    """The longest duration of a call. The request header `Operations-Timeout` can make it shorter, not longer."""
     connections: int = 20_000
     """Largest number of open connections of a server that `serve_http` starts."""
     concurrency: int = CONCURRENCY

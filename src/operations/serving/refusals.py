@@ -28,14 +28,14 @@ class RefusedError(CallError):
 
 
 def too_many_values(error: CallError, limit: int) -> RefusedError:
-    """Return the error for a body with more values than a caller without rights may send."""
+    """Return the error for a body with more JSON values than the `limit` for callers without rights."""
     return RefusedError(413, ErrorCode.VALIDATION_ERROR, error.message, "TOO_MANY_VALUES", limit=limit)
 
 
 def public_error(error: CallError, operation_id: str) -> CallError:
     """Return an error for a remote caller, without the text of an exception that a handler raised.
 
-    The details identify such an error, not `__cause__`, which an error from another process does not have.
+    Such an error is recognised by its details. It has no `__cause__` if it comes from another process.
     """
     details = error.details
     if error.code is not ErrorCode.EXECUTION_ERROR or not isinstance(details, dict) or "type" not in details:

@@ -1,4 +1,4 @@
-"""AppSettings: the settings of a served application, and the hosts, audiences and challenges that follow from them."""
+"""AppSettings: the settings of a served application, and the hosts, audiences and challenges computed from them."""
 
 from __future__ import annotations
 
@@ -48,9 +48,15 @@ class AppSettings(msgspec.Struct, frozen=True, kw_only=True):
     authorization_servers: Iterable[str] = ()
     limits: Limits = Limits()
     state_key: bytes | None = None
-    """The key (32 bytes) that encrypts states of suspended MCP calls. Processes with the same key can continue them."""
+    """The key (32 bytes) that encrypts the states of suspended MCP calls.
+
+    A process can continue a call that another process with the same key suspended, if the operation allows that.
+    """
     search: bool | None = None
-    """Whether MCP clients get three tools (search, describe, call) instead of all tools; by default only above 200."""
+    """Whether MCP clients get three tools (search, describe, call) in place of all tools.
+
+    By default, callers with more than 200 tools get the three tools.
+    """
     code: CodeLimits | bool = False
     """Whether MCP clients get one tool that runs scripts instead of all tools (extra `code`).
 
@@ -58,7 +64,7 @@ class AppSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
     audit: Audit | None = None
     jobs: Jobs | None = None
-    """Runs calls in the background: `Prefer: respond-async` over HTTP, tasks over MCP. `app` does not close it."""
+    """Runs calls as jobs: for `Prefer: respond-async` over HTTP, for tasks over MCP. `app` does not close them."""
     console: bool = False
     """Whether the console is served at `/console/`; it observes every call of the registry."""
     console_bodies: bool = False
@@ -66,7 +72,7 @@ class AppSettings(msgspec.Struct, frozen=True, kw_only=True):
     metrics: bool = False
     """Whether Prometheus metrics are served at `/metrics`; calls are counted and timed."""
     sources: Sources | None = None
-    """Where the operations come from, for the console; by default a source for each namespace."""
+    """The sources of the operations, shown in the console; by default, each namespace counts as a source."""
     hub: Hub | None = None
     """A hub whose spokes connect at `/ws`; by default, an internal hub serves the registry there."""
     store: IdempotencyStore | None = None

@@ -38,7 +38,7 @@ class InvalidStateError(Exception):
 
 
 class CallKey(msgspec.Struct, frozen=True):
-    """The call that a state belongs to: operation, input and caller."""
+    """What identifies the call of a state: operation, hash of the input, and caller."""
 
     operation_id: str
     input_hash: str
@@ -67,7 +67,7 @@ class _State(msgspec.Struct, array_like=True):
     key: CallKey
     expires: float
     answers: list[tuple[str, Any]] | None
-    """The answers so far, each with the hash of its question; None if they are too large to send."""
+    """The answers that the caller has given, each with the hash of its question; None if they are too large to send."""
 
 
 class _SuspendedCall(Generic[T]):

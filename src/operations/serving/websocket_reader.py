@@ -13,9 +13,9 @@ from operations.pubsub.link import Turn
 
 _SLICE_BYTES = 4 << 10
 _LATE_SLICE_BYTES = 256
-"""Numbers of bytes that are parsed together: during the turn, and after it."""
+"""Number of bytes that are parsed together after the time limit of `turn`; before it, `_SLICE_BYTES`."""
 _MAX_UNSENT = 1 << 20
-"""Number of unsent bytes beyond which nothing more is read; each ping adds a pong to them."""
+"""Largest number of unsent bytes. Above this, no more frames are parsed, because each ping would add a pong."""
 
 
 class WebSocketReader(asyncio.Protocol):
@@ -36,7 +36,7 @@ class WebSocketReader(asyncio.Protocol):
         protocol.connection_made(self)
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the transport, as the protocol uses this object in its place."""
+        """Return an attribute of the transport, because the protocol uses this object as its transport."""
         return getattr(self._transport, name)
 
     def data_received(self, data: bytes) -> None:

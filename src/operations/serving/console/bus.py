@@ -32,7 +32,7 @@ _LONGEST_ID = 128
 _LONGEST_TEXT = 100
 _STEP = 10
 _STEPS = 30
-"""Rates are computed over the last `_STEPS` steps of `_STEP` seconds."""
+"""Number of steps, each of `_STEP` seconds, for which the calls of a worker are counted."""
 _MOST_CALLS = 1 << 32
 
 
@@ -50,7 +50,7 @@ class _KnownWorker(msgspec.Struct, eq=False):
     failed: int = 0
     is_counted: bool = False
     steps: dict[int, tuple[int, int]] = {}
-    """Calls and failures by the number of their 10-second step."""
+    """The number of calls and of failures in each 10-second step, by the number of the step."""
     is_behind: bool = False
     is_leaving: bool = False
     host: str = ""
@@ -151,7 +151,10 @@ class BusWorkers:
                 self._ask()
 
     def _count(self, known: _KnownWorker, payload: WorkerPayload) -> None:
-        """Count the calls that ended since the last heartbeat; the first heartbeat has the starting values."""
+        """Count the calls that ended since the last heartbeat.
+
+        The first heartbeat adds no calls: its totals are the values that later ones are compared with.
+        """
         number = int(self._clock()) // _STEP
         calls, failures = payload.finished - known.finished, payload.failed - known.failed
         if known.is_counted and 0 <= failures <= calls <= _MOST_CALLS:
@@ -170,7 +173,10 @@ class BusWorkers:
             self._endpoint.transport.send(ASKS, JSON.encode(question))
 
     def _find(self, worker_id: str) -> _KnownWorker | None:
-        """Return the worker that sent a message, added if it is new; None if its id is too long or many are known."""
+        """Return the worker that sent a message, and add a new worker to the known ones.
+
+        Return None if the id is too long, or if there are `_MOST_WORKERS` known workers that send heartbeats.
+        """
         known = self._known.get(worker_id)
         now = self._clock()
         if known is None:
@@ -186,7 +192,7 @@ class BusWorkers:
         return known
 
     def _name(self, known: _KnownWorker, ids: Iterable[str], host: str) -> None:
-        """Name a worker by its namespace, or by its host if it serves several: `shop-1`, `node-a-2`."""
+        """Name a worker by its namespace (`shop-1`), or by its host if it serves several namespaces (`node-a-2`)."""
         namespaces = {each.partition(".")[0] for each in ids}
         base = namespaces.pop() if len(namespaces) == 1 else host or self._transport
         base = base[:_LONGEST_TEXT]
@@ -201,14 +207,14 @@ def _id_of(operation: dict[str, object]) -> str:
 
 
 class Buses:
-    """The workers of every bus that the operations of a registry come from, or that its jobs are stored on."""
+    """The workers of every bus from which operations of a registry come or on which its jobs are stored."""
 
     def __init__(self, endpoints: Callable[[], Iterable[Endpoint]]) -> None:
         self._endpoints = endpoints
         self._buses: dict[Endpoint, BusWorkers] = {}
 
     def find(self) -> None:
-        """Listen to the buses that were not known yet."""
+        """Start to listen to buses that were added since the last call."""
         for endpoint in self._endpoints():
             if endpoint not in self._buses and not endpoint.transport.capabilities.tracks_peers:
                 self._buses[endpoint] = BusWorkers(endpoint)

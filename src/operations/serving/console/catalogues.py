@@ -1,4 +1,7 @@
-"""Catalogues: the operations that each caller may call, built in slices and cached as bytes for each set of rights."""
+"""Catalogues: the operations that each caller may call, as JSON bytes, cached for each set of rights.
+
+The event loop runs other tasks between the slices in which a catalogue is built.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ class _Key(msgspec.Struct, frozen=True):
     generation: int
     rights: Rights
     watches: bool
-    """Whether failed sources are listed."""
+    """Whether the caller may watch, so that the catalogue lists failed sources."""
     states: tuple[SourceState, ...]
 
 
@@ -85,7 +88,7 @@ class Catalogues:
                 await asyncio.sleep(0)
 
     def states(self, viewer: Viewer) -> list[dict[str, Any]]:
-        """Return the sources that a caller sees, with the number of operations that it may call."""
+        """Return the sources that a caller sees, each with the number of its operations that the caller may call."""
         counts = Counter(self.source_of(operation_id) for operation_id in viewer.operations)
         return _visible_states(self._sources.states(), counts, watches=viewer.may_watch)
 
@@ -130,7 +133,7 @@ class Catalogues:
 
 
 def describe_operation(viewer: Viewer, operation_id: str, source: str) -> bytes:
-    """Return one operation in the console's format; 404 if the caller may not call it."""
+    """Return one operation in the console's format; refuse with 404 if the caller may not call the operation."""
     operation = viewer.operations.get(operation_id)
     if operation is None:
         message = "the operation is unknown, or not allowed"
@@ -150,7 +153,7 @@ def describe_operation(viewer: Viewer, operation_id: str, source: str) -> bytes:
 
 
 def _join(sources: bytes, entries: list[bytes]) -> EncodedCatalogue:
-    """Return the whole catalogue; runs in a thread."""
+    """Join the encoded sources and operations to a catalogue, and compress it; called in a thread."""
     rest = b'"sources":%s,"operations":[%s]}' % (sources, b",".join(entries))
     version = blake2b(rest, digest_size=8).hexdigest()
     body = b'{"version":"%s",%s' % (version.encode(), rest)

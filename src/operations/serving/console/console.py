@@ -33,8 +33,8 @@ _REASON = "cancelled in the console"
 class Console:
     """The console of one application. It observes the registry from its creation until `close`.
 
-    `dispatchers` returns the dispatchers of external calls. With a `hub`, the calls that it routes are recorded as
-    well.
+    `dispatchers` returns the dispatchers of external calls. With a `hub`, the calls that the hub routes are
+    also recorded.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Console:
         return self._pages.respond(path, scope.get("root_path") or "", dict(scope["headers"]))
 
     async def warm(self) -> None:
-        """Listen to workers, and prepare the catalogue while the server is idle."""
+        """Start to listen to workers, and build the catalogue entries before the first request."""
         self._buses.find()
         await self._endpoint.warm()
 
@@ -97,7 +97,7 @@ class Console:
         await self._endpoint.close()
 
     async def close(self) -> None:
-        """Record no more calls, and end every feed."""
+        """Stop recording calls, and end every feed."""
         self._own.is_draining = True
         self._registry.observers = tuple(each for each in self._registry.observers if each is not self._recorder)
         if self._hub is not None:
@@ -106,7 +106,10 @@ class Console:
         await self._endpoint.close()
 
     def _cancel(self, record: CallRecord) -> bool:
-        """End a running or waiting call; return False for a nested call of this process."""
+        """Cancel a running or waiting call.
+
+        Return False if there is nothing to cancel, or for a nested call of this process, which cannot be cancelled.
+        """
         if record.kind == "served":
             return any(each.cancel(record.request_id, record.caller, _REASON) for each in self._dispatchers())
         return self._hub is not None and self._hub.cancel(record, _REASON)

@@ -68,7 +68,7 @@ class _ConsoleRequest(msgspec.Struct):
 
     viewer: Viewer
     rest: str
-    """The path after the name of the resource."""
+    """The part of the path after the name of the resource, for example the id of a call."""
     parameters: Parameters
     headers: dict[bytes, bytes]
 
@@ -77,7 +77,7 @@ Answer = Callable[[_ConsoleRequest], Awaitable[Response]]
 
 
 class ConsoleEndpoint:
-    """Serves the data of the console. `cancel` ends a running call; it returns False if the call cannot be ended."""
+    """Serves the data of the console. `cancel` cancels a running call, and returns False if that is not possible."""
 
     def __init__(
         self,
@@ -270,7 +270,7 @@ def _json(value: Any, status: int = 200) -> Response:
 
 
 def _read_query(query: bytes) -> Parameters:
-    """Return the query parameters of a request; 400 for too many."""
+    """Return the query parameters of a request; refuse too many with 400."""
     try:
         if len(query) > _LONGEST_QUERY:
             raise ValueError

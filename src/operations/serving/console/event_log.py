@@ -1,4 +1,4 @@
-"""EventLog: the last changes of calls, numbered, for feeds that read at their own speed."""
+"""EventLog: the latest changes of recorded calls, numbered, for feeds that read at their own speed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _MOST_EVENTS = 8_192
 
 
 class EventLog:
-    """A ring of changes. Each reader has its own position: a slow reader misses changes and delays no other."""
+    """A ring buffer of changes. Each reader has its own position: a slow reader misses changes, but delays nobody."""
 
     def __init__(self, size: int = _MOST_EVENTS) -> None:
         self.epoch = os.urandom(6).hex()
-        """Random id of this log, so that a position in another log is recognised."""
+        """Random id of this log. It is a part of event ids, so that an id from before a restart is refused."""
         self.last = 0
         """Number of the last change."""
         self._size = size
@@ -26,7 +26,7 @@ class EventLog:
         self._ring[self.last % self._size] = change, record
 
     def after(self, position: int) -> tuple[list[tuple[int, Change, CallRecord]], int]:
-        """Return the changes after a position with their numbers, and how many of them are lost."""
+        """Return the changes after a position, each with its number, and how many of them the ring no longer has."""
         first = max(position + 1, self.last - self._size + 1, 1)
         found = []
         for number in range(first, self.last + 1):
@@ -36,11 +36,11 @@ class EventLog:
         return found, max(0, first - position - 1)
 
     def name_of(self, position: int) -> str:
-        """Return the id of a position."""
+        """Return the event id of a position."""
         return f"{self.epoch}-{position}"
 
     def position_of(self, name: str) -> int | None:
-        """Return the position with an id; None if it is invalid or belongs to another log."""
+        """Return the position of an event id; None if the id is invalid or belongs to another log."""
         epoch, _, digits = name.partition("-")
         if epoch != self.epoch or not (digits.isascii() and digits.isdigit() and len(digits) <= 18):
             return None

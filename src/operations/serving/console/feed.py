@@ -1,4 +1,4 @@
-"""Feeds: changes as server-sent events, for one caller each. A feed has no queue: it reads the event log."""
+"""Feeds: server-sent events with changes. Each feed has one caller. A feed reads the event log and has no queue."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _HEARTBEAT = b":\n\n"
 _HEARTBEAT_SECONDS = 10.0
 _INTERVAL = 0.1
 _SLOW_SECONDS = 30.0
-"""How long a client may leave a chunk unread."""
+"""How long the server tries to send a chunk to a client that does not read, before the feed ends."""
 _FEEDS_EACH = 16
 _MOST_FEEDS = 1_000
 _MOST_PER_CHUNK = 1_000
@@ -116,7 +116,7 @@ async def _wait_for_disconnect(receive: Receive) -> None:
 
 
 class Feed:
-    """One feed: reads the log from its own position, filters by rights, samples, and sends in batches."""
+    """One feed. It reads the log from its own position, filters and samples the changes, and sends them in batches."""
 
     def __init__(self, feeds: Feeds, wanted: FeedRequest, send: Send) -> None:
         self._feeds = feeds
@@ -174,7 +174,7 @@ class Feed:
         await self._write(b"".join(chunk))
 
     def _calls(self, viewer: Viewer, seconds: float) -> list[bytes]:
-        """Return the new changes of calls that the caller may see."""
+        """Return the events of the topic `calls`, for new changes that the caller may see."""
         log = self._feeds.log
         if self._position == log.last:
             return []
@@ -194,7 +194,7 @@ class Feed:
         return chunk
 
     async def _state(self, viewer: Viewer) -> list[bytes]:
-        """Return the changes since the last call in every topic except calls."""
+        """Return the events of every topic except `calls`, for the changes since this method last ran."""
         chunk: list[bytes] = []
         topics = self._wanted.topics
         if "catalogue" in topics:
@@ -219,7 +219,7 @@ class Feed:
         return chunk
 
     async def _job_changes(self, viewer: Viewer) -> list[bytes]:
-        """Return the jobs that have changed since the last check."""
+        """Return events for the jobs that have changed since the last check."""
         jobs = self._feeds.jobs
         if jobs is None or "jobs" not in self._wanted.topics:
             return []
@@ -230,7 +230,7 @@ class Feed:
         )
 
     def _note_state(self, viewer: Viewer) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """Return workers and sources, and store them as sent."""
+        """Return the workers and sources, and store them, so that the next check finds what has changed since."""
         workers: list[dict[str, Any]] = []
         if viewer.may_watch and "workers" in self._wanted.topics:
             states = (state for each in self._feeds.workers for state in each.states())
@@ -247,7 +247,7 @@ class Feed:
 
 
 def _reported_fields(worker: dict[str, Any]) -> tuple[Any, ...]:
-    """Return the fields of a worker whose changes are sent: not its load, which changes constantly."""
+    """Return the values of a worker that cause an event when they change. Its load is not one of them."""
     return tuple(worker.get(name) for name in ("state", "slots", "operations", "lostAt"))
 
 

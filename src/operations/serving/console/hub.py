@@ -46,9 +46,9 @@ class HubRecorder(RouteObserver):
         self._routes: dict[int, RoutedCall] = {}
         """The running calls, by the number of their record."""
         self._waiting: dict[HubSession, dict[RoutedCall, CallRecord]] = {}
-        """The calls that wait at their worker, because all its slots are busy, in the order of their requests."""
+        """The calls that wait because all slots of their worker are busy, by worker, in the order of their requests."""
         self._spokes: dict[str, _KnownSpoke] = {}
-        """The spokes by the name of their peer."""
+        """The spokes, by peer name."""
         self._names: dict[str, int] = {}
         hub.router.observers += (self,)
 
@@ -92,14 +92,17 @@ class HubRecorder(RouteObserver):
             self._queue(call, record)
 
     def _queue(self, call: RoutedCall, record: CallRecord) -> None:
-        """Note that a call waits, if its worker has more calls than slots."""
+        """Record that a call waits, if its worker has more calls than slots."""
         slots = self._hub.router.directory.slots_of(call.worker)
         if 0 < slots <= MOST_SLOTS and len(call.worker.running) > slots:
             self._waiting.setdefault(call.worker, {})[call] = record
             self._records.queue(record, slots)
 
     def _free_slot(self, call: RoutedCall) -> None:
-        """Record the start of the longest-waiting call at the worker of an ended call: workers do not report starts."""
+        """Record that the longest-waiting call of a worker starts, because another call of that worker has ended.
+
+        Workers do not report when a call starts.
+        """
         waiting = self._waiting.get(call.worker)
         if waiting is None:
             return
@@ -115,7 +118,7 @@ class HubRecorder(RouteObserver):
             self._records.item(known[0], known[0].items + 1)
 
     def ended(self, call: RoutedCall, code: str) -> None:
-        """Record how a call ended; the registry's observer does that for calls of this process."""
+        """Record how a call ended. Calls of this process are left out: the observer of the registry records them."""
         above = self._own_calls.pop(call.caller_id, None)
         if above is not None and self._routes.get(above.number) is call:
             del self._routes[above.number]
@@ -139,13 +142,13 @@ class HubRecorder(RouteObserver):
             self._records.end(record, code, seconds=0.0, is_measured=is_offered)
 
     def left(self, session: HubSession, reason: str) -> None:
-        """Note that a spoke was lost."""
+        """Record that a spoke was lost."""
         known = self._spokes.get(session.peer)
         if known is not None:
             known.lost_at, known.reason = time.time() * 1000, reason[:200]
 
     def cancel(self, record: CallRecord, reason: str) -> bool:
-        """End a call that a worker runs."""
+        """Cancel a call that a worker runs; return False if no worker runs the call."""
         call = self._routes.get(record.number)
         return call is not None and self._hub.router.cancel(call, reason)
 
@@ -189,7 +192,10 @@ class HubRecorder(RouteObserver):
         return known
 
     def _forget_one(self) -> None:
-        """Drop the spoke that was lost first, so that a spoke which reconnects repeatedly does not displace others."""
+        """Forget the oldest spoke that is not connected, or else the oldest one.
+
+        A spoke that reconnects under new peer names therefore does not displace connected spokes.
+        """
         connected = {session.peer for session in self._hub.router.sessions.values()}
         lost = next((peer for peer in self._spokes if peer not in connected), None)
         del self._spokes[lost if lost is not None else next(iter(self._spokes))]

@@ -29,7 +29,7 @@ class ConsoleJobs:
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
         self._snapshots: dict[tuple[str, Rights, bool], tuple[float, dict[str, dict[str, Any]]]] = {}
-        """The newest jobs of each caller that has feeds open, with the time at which they were read."""
+        """The newest jobs that each caller of a feed may see, by job id, with the time at which they were read."""
 
     async def page(self, viewer: Viewer, parameters: Parameters) -> dict[str, Any]:
         """Return jobs, the newest first."""
@@ -41,7 +41,7 @@ class ConsoleJobs:
         return {"jobs": [job_json(job) for job in found if _is_visible(job, viewer)]}
 
     async def act(self, viewer: Viewer, job_id: str, action: str) -> dict[str, Any]:
-        """Retry or cancel a job; return it afterwards."""
+        """Retry or cancel a job; return the changed job."""
         if action not in ("retry", "cancel") or not 0 < len(job_id) <= _LONGEST_ID:
             raise not_visible("the console has no such resource")
         jobs = self._of(viewer)
@@ -57,7 +57,7 @@ class ConsoleJobs:
             raise
 
     async def snapshot(self, viewer: Viewer) -> dict[str, dict[str, Any]]:
-        """Return the last jobs by id, for the feeds of a caller; the store is read at most every two seconds."""
+        """Return the newest jobs by id, for the feeds of a caller. The jobs are read at most every two seconds."""
         caller = viewer.caller
         is_admin = viewer.identity is not None and ADMIN_SCOPE in viewer.identity.scopes
         key, now = (caller.key, caller.rights, is_admin), time.monotonic()  # one identity may have several tokens

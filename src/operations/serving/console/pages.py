@@ -1,4 +1,4 @@
-"""The page: built files that are packaged with the library. They hold no data and load nothing from elsewhere."""
+"""The page of the console: built files in the package. They contain no data, and load nothing from other servers."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _TYPES = {
 _COMPRESSED = frozenset({"css", "html", "js", "json", "map", "svg", "txt"})
 _INDEX = "index.html"
 _FILES = "assets/"
-"""The directory of built files. A missing file there is 404; any other path is a screen of the page."""
+"""The directory of built files. A missing file in it is 404; every path outside it shows a screen of the page."""
 _HASHED = re.compile(r"assets/.+-[\w-]{8}\.\w+")
-"""Names with a digest of their content."""
+"""Names of files that contain a digest of the file, so that browsers can cache the file for a year."""
 _YEAR = b"public, max-age=31536000, immutable"
 _ABSENT = f"""<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>operations</title>
@@ -59,7 +59,7 @@ class Asset(msgspec.Struct, frozen=True):
 
 
 class Pages:
-    """The files of the console by path, read at the first request. Only these paths exist."""
+    """The files of the console by path. All are read at the first request; no other file can be requested."""
 
     def __init__(self, folder: Traversable | None = None) -> None:
         self._folder = folder or files("operations.serving.console").joinpath("assets")
@@ -68,7 +68,7 @@ class Pages:
 
     @property
     def is_built(self) -> bool:
-        """Whether the files exist."""
+        """Whether the console is built, so that its files exist."""
         return _INDEX in self.assets
 
     @property
@@ -98,7 +98,7 @@ class Pages:
         return Response(200, common, asset.body)
 
     def _page(self, root_path: str) -> Asset:
-        """Return the page, with the path that the application is mounted at."""
+        """Return the page for an application that is mounted at `root_path`."""
         known = self._index.get(root_path)
         if known is None:
             body = self.assets[_INDEX].body if self.is_built else _ABSENT.encode()

@@ -1,4 +1,4 @@
-"""Viewer: what one caller sees and may do in the console. Only the caller's identity gives rights, never a sent id."""
+"""Viewer: what one caller may see and do in the console. It depends on the identity only, not on knowing an id."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ class Viewer:
         self.identity = caller.identity
         self.name = caller_name(caller.identity)
         self.is_known = is_open or caller.principal is not None
-        """Whether calls can be the caller's own: False for an anonymous caller of a server with an authenticator."""
+        """Whether recorded calls can be attributed to the caller.
+
+        False for an anonymous caller of a server with an authenticator, because all such callers look the same.
+        """
         scopes = caller.identity.scopes if caller.identity is not None and caller.principal is not None else ()
         self.may_watch = is_open or WATCH in scopes
         self.may_manage = is_open or MANAGE in scopes
@@ -38,16 +41,16 @@ class Viewer:
         return self._exposure.visible(self.identity)
 
     def is_own(self, record: CallRecord) -> bool:
-        """Whether the caller made a call, or the call that it is nested in.
+        """Whether the caller made a call, or the outer call of a nested one.
 
-        Without an authenticator, all callers count as one.
+        On a server without an authenticator, callers cannot be distinguished: the calls of one are the calls of all.
         """
         return self.is_known and record.caller == self.name and (self.name is not None or self.is_open)
 
     def sees(self, record: CallRecord) -> bool:
-        """Whether the caller may know of a call."""
+        """Whether the console shows a call to the caller."""
         return self.is_own(record) or (self.may_watch and record.operation_id in self.operations)
 
     def may_cancel(self, record: CallRecord) -> bool:
-        """Whether the caller may end a call."""
+        """Whether the caller may cancel a call."""
         return self.is_own(record) or (self.may_manage and self.sees(record))

@@ -1,4 +1,4 @@
-"""Sampler: a bounded part of the changes of calls, failures first, so that a busy server does not flood a page."""
+"""Sampler: limits how many calls a feed reports per second, so that a busy server does not flood a page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ Entry = tuple[int, Change, CallRecord]
 
 
 class Sampler:
-    """Chooses calls of one feed: new calls within a budget, failures first, and every later change of a chosen call."""
+    """Chooses the calls that one feed reports: at most `per_second` new ones, failed calls first.
+
+    Every later change of a chosen call is reported.
+    """
 
     def __init__(self, per_second: float = PER_SECOND) -> None:
         self.skipped = 0
@@ -23,7 +26,7 @@ class Sampler:
         """The numbers of the calls that were chosen and still run."""
 
     def choose(self, entries: Sequence[Entry], seconds: float) -> list[Entry]:
-        """Choose the changes to send from the latest ones, in order."""
+        """Return the changes in `entries` that the feed sends. `seconds` is the time since the last choice."""
         self._budget = min(self._per_second, self._budget + seconds * self._per_second)
         chosen = {record.number for _, _, record in entries if record.number in self._followed}
         new = {record.number: record for _, _, record in entries if record.number not in chosen}

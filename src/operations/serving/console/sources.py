@@ -34,7 +34,7 @@ class Sources(Protocol):
 
 
 class NamespaceSources:
-    """A source for each first part of a namespace, for a registry without known sources."""
+    """The sources of a registry whose real sources are unknown: one for each first part of a namespace (`shop`)."""
 
     def __init__(self, exposure: Exposure) -> None:
         self._exposure = exposure

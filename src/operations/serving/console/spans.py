@@ -94,7 +94,7 @@ class SpanReader:
         return answer if next_cursor is None else {**answer, "next": next_cursor}
 
     def find(self, request_id: str) -> CallRecord:
-        """Return a call; 404 if it does not exist or the caller may not see it."""
+        """Return a call; refuse with 404 if the call does not exist or the caller may not see it."""
         record = self._records.get(request_id)
         if record is None or not self._viewer.sees(record):
             raise not_visible("the call is unknown, or not allowed")
@@ -147,11 +147,14 @@ class SpanReader:
         return span
 
     def _may_read(self, record: CallRecord) -> bool:
-        """Whether the caller may read messages and differences, which may repeat parts of an input or an output."""
+        """Whether the caller may read the error message and the differences of a call.
+
+        They may repeat parts of an input or an output.
+        """
         return self._has_bodies or self._viewer.is_own(record)
 
     def _differences(self, record: CallRecord, encoded: bytes) -> list[dict[str, Any]]:
-        """Return the differences between output and declaration, with their values only for the caller of the call."""
+        """Return the differences between an output and its schema; the values only if the viewer made the call."""
         operation = self._viewer.operations.get(record.operation_id)
         document = None if operation is None else operation.spec.output_schema.document
         found: list[dict[str, Any]] = []
@@ -259,7 +262,7 @@ def _invalid(message: str) -> RefusedError:
 
 
 def _in_tree_order(records: Sequence[CallRecord]) -> list[CallRecord]:
-    """Return calls by start, each before those that it made."""
+    """Return calls in the order of their start. Each call comes before its nested calls."""
     known = {record.request_id for record in records}
     children: dict[str | None, list[CallRecord]] = {}
     for record in sorted(records, key=lambda record: (record.began_at, record.number)):
@@ -276,7 +279,7 @@ def _in_tree_order(records: Sequence[CallRecord]) -> list[CallRecord]:
 
 
 def _clamp(spans: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Limit the times of each span to those of its parent; parents come first."""
+    """Move the times of each span between the start and end of its parent. In `spans`, parents must come first."""
     by_id = {span["requestId"]: span for span in spans}
     for span in spans:
         parent = by_id.get(span.get("parentRequestId", ""))

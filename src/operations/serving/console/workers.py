@@ -15,7 +15,7 @@ from operations.serving.console.rights import Viewer
 from operations.telemetry.time_series import TimeSeries
 
 MOST_SLOTS = 1_000_000
-"""Largest number of slots that is accepted from a worker's announcement."""
+"""Largest number of slots that a worker may announce; larger numbers are ignored."""
 State = Literal["ready", "saturated", "draining", "lost"]
 
 
@@ -42,7 +42,10 @@ class WorkerState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Load(msgspec.Struct, frozen=True):
-    """The calls of a worker in the last minute, and in each 10 seconds of the last 5 minutes."""
+    """The calls of a worker: `rate` per second and `error_rate` (0 to 1) in the last minute.
+
+    `rates` are the numbers of calls in each 10 seconds of the last 5 minutes.
+    """
 
     rate: float
     error_rate: float
