@@ -37,7 +37,7 @@ def tool_names(operation_ids: Iterable[str]) -> dict[str, str]:
 
 
 def property_name(name: str) -> str:
-    """Return the name under which a property is exported: its own if every provider accepts it."""
+    """Return the name under which a property is exported: unchanged if every provider accepts it, else with a hash."""
     if PROPERTY_NAME.fullmatch(name):
         return name
     return f"{_NOT_PROPERTY.sub('_', name)[: _LONGEST - 9]}_{_digest(name, 8)}"

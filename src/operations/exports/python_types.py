@@ -1,4 +1,4 @@
-"""TypeWriter: JSON Schemas as Python annotations; objects become TypedDicts, equal objects the same one."""
+"""TypeWriter: JSON Schemas as Python annotations. Object schemas become TypedDicts; equal ones share a TypedDict."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_LITERALS = 60
 _MAX_BRANCHES = 20
 _MAX_DOC = 100
 _MAX_NODES = 50_000
-"""Maximum number of parts of one schema that are annotated: merging `allOf` can repeat parts many times."""
+"""Maximum number of parts of one schema that are annotated. It is needed because merging `allOf` can repeat parts."""
 _IN_PLACE = ("$ref", "allOf")
 _SOURCES = {
     **dict.fromkeys(("str", "int", "float", "bool", "bytes", "list", "dict"), "builtins"),
@@ -29,7 +29,7 @@ _QUOTED_OR_NAME = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\b\w+""")
 
 
 def refer_by_key(key: str) -> str:
-    """Return the reference to a definition: its key."""
+    """Return the key of a definition, which `TypeWriter` uses as the reference to it."""
     return key
 
 
@@ -67,7 +67,7 @@ class TypeWriter:
         return _QUOTED_OR_NAME.sub(lambda found: f"_{found[0]}" if found[0] in self._hidden else found[0], annotation)
 
     def hoisted(self, document: Mapping[str, Any] | bool, hint: str) -> Hoisted:
-        """Return a schema whose references this writer can follow."""
+        """Return a schema with its `$defs` moved to this writer, which can then resolve references to them."""
         self._nodes_left = _MAX_NODES
         found = hoist(document, hint)
         self._definitions.update(found.definitions)
@@ -258,7 +258,7 @@ def _literal(values: Sequence[Any]) -> str:
 
 
 def _split_union(text: str) -> list[str]:
-    """Split a union at its top level; brackets and quotes stay whole."""
+    """Split a union at each ` | ` that is not inside brackets or quotes."""
     parts, depth, quote, start, index = [], 0, "", 0, 0
     while index < len(text):
         character = text[index]

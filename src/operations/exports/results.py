@@ -17,8 +17,8 @@ _MEDIA = ("image", "audio")
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 Redaction = bool | Sequence[str] | Callable[[Any], Any]
-"""What to redact: True for values that `redaction.Redactor` recognises, patterns of field names, or a function of the
-data.
+"""What to redact: True for values that `redaction.Redactor` recognises, patterns of field names, or a function that
+returns redacted data.
 """
 
 
@@ -64,14 +64,14 @@ class Rendering(msgspec.Struct, frozen=True, kw_only=True):
                 yield self._redacted(block.to_dict())
 
     def items(self, envelopes: Sequence[ResponseEnvelope[Any]], *, is_complete: bool) -> ToolResult:
-        """Return the result of a stream: its items so far."""
+        """Return the result of a stream: the items received so far, with a note unless `is_complete` is true."""
         text = self.text([envelope.data for envelope in envelopes])
         if not is_complete:
             text += f"\n[the stream goes on after these {len(envelopes)} items]"
         return ToolResult(text=text, blocks=[{"type": "text", "text": text}])
 
     def failure(self, error: CallError) -> ToolResult:
-        """Return the result of a call that failed: code, message, and the details from its source."""
+        """Return the result of a failed call: code, message, and details that the model may need."""
         try:
             message = self._redacted(error.message)
             text = printable(self.truncate(f"{error.code}: {message}{self._details(error)}"))
@@ -93,14 +93,14 @@ class Rendering(msgspec.Struct, frozen=True, kw_only=True):
         return self._redacted(self._chosen(data))
 
     def text(self, data: Any) -> str:
-        """Return the chosen fields of data as JSON, or a string unchanged; without secrets, and truncated."""
+        """Return the chosen fields of data as text, redacted and truncated: as JSON, unless data is a string."""
         chosen = self._chosen(data)
         whole = as_text(chosen)
         if not self.redact:
             return self.truncate(whole)
         if callable(self.redact) or len(whole) <= 2 * self.max_characters:
             return self.truncate(as_text(self._redacted(chosen)))
-        # Of long data, only the part that may be shown is searched for secrets.
+        # If the data is long, only the part that can be shown is searched for secrets.
         begun = as_text(self._redacted(_beginning(chosen, [self.max_characters])))
         return self.truncate(begun, len(whole))
 
@@ -157,7 +157,7 @@ def _project(data: Any, paths: Sequence[Sequence[str]]) -> Any:
 
 
 def _beginning(data: Any, left: list[int]) -> Any:
-    """Return the entries of data up to `left[0]` characters; strings stay whole, so that secrets are recognised."""
+    """Return the first entries of data, about `left[0]` characters. Strings are not cut, so that secrets are found."""
     if isinstance(data, dict):
         kept: dict[str, Any] = {}
         for key, value in data.items():
@@ -178,12 +178,12 @@ def _beginning(data: Any, left: list[int]) -> Any:
 
 
 def as_text(data: Any) -> str:
-    """Return data as JSON text; a string is returned unchanged."""
+    """Return data as JSON text; if data is a string, return it unchanged."""
     return data if isinstance(data, str) else _encode(data).decode()
 
 
 def readable(data: Any) -> Any:
-    """Return data with bytes replaced by their length, and without lone surrogates: a model cannot read them."""
+    """Return data that a model can read: bytes are replaced by their length, lone surrogates by question marks."""
     if isinstance(data, str):
         return printable(data)
     if isinstance(data, (bytes, bytearray, memoryview)):

@@ -29,7 +29,7 @@ class SandboxModule(msgspec.Struct):
     children: dict[str, SandboxModule] = {}
 
     def walk(self) -> Iterator[SandboxModule]:
-        """Yield this module and all below it."""
+        """Yield this module and all modules below it."""
         yield self
         for child in self.children.values():
             yield from child.walk()
@@ -43,7 +43,7 @@ class SandboxModule(msgspec.Struct):
         return "".join([*imports, *children, *functions, *signatures.types.records.values()])
 
     def used_in(self, code: str) -> SandboxModule:
-        """Return the modules and functions whose names occur in the code, so that no stub is made for the others."""
+        """Return only the modules and functions whose names occur in the code, because making stubs takes time."""
         return self._only(frozenset(_WORD.findall(code)))
 
     def hints(self, diagnostics: str) -> str:

@@ -27,7 +27,7 @@ class _Owner(msgspec.Struct, eq=False):
 
 
 class SandboxPool:
-    """At most `processes` scripts run at the same time, and at most `per_owner` of one owner; others wait."""
+    """Runs at most `processes` scripts at the same time, at most `per_owner` of them for one owner; the rest wait."""
 
     def __init__(self, processes: int = 4, *, per_owner: int | None = None) -> None:
         self._processes = processes
@@ -62,7 +62,7 @@ class SandboxPool:
             self._executor = executor
 
     async def close(self) -> None:
-        """Stop running scripts and end the processes. A script that computes ends at its CPU limit at the latest."""
+        """Stop the running scripts and end the processes. A computing script ends at its CPU limit at the latest."""
         executor, pool = self._executor, self._pool
         self._executor = self._pool = None
         for script in list(self._scripts):
@@ -72,7 +72,10 @@ class SandboxPool:
             await asyncio.to_thread(pool.__exit__, None, None, None)
 
     async def run(self, script: SandboxScript, owner: str = "") -> Any:
-        """Run a script once its owner runs fewer than `per_owner` and a process is free; return its last value."""
+        """Run a script and return its last value.
+
+        The script starts when a process is free and fewer than `per_owner` scripts of the same owner are running.
+        """
         of = self._owners.setdefault(owner, _Owner(asyncio.Semaphore(self._per_owner)))
         of.scripts += 1
         try:
@@ -94,7 +97,7 @@ class SandboxPool:
 
         running.add_done_callback(end)
         try:
-            return await asyncio.shield(running)  # its process is in use until the thread ends
+            return await asyncio.shield(running)  # the script occupies its process until the thread ends
         finally:
             script.stop()
             if not running.done():

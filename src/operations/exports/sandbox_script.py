@@ -28,19 +28,19 @@ async def describe_operations(ids: list[str]) -> str: ...
 """
 _HELPERS = ("search_operations", "describe_operations")
 _MAX_NAMED = 200
-"""Maximum number of operations that a script may name: each stub takes milliseconds."""
+"""Maximum number of operations that a script may name, because making the stub of each takes milliseconds."""
 _MAX_DEPTH = 100
 _MAX_NODES = 200_000
 _MAX_CHARACTERS = 16 * 1024 * 1024
 _SUSPENSIONS = 1_000
-"""Suspensions of the sandbox in addition to calls, for imports and lookups of names."""
+"""Suspensions of the sandbox that a script may cause by imports and name lookups; those of calls are added."""
 
 
 class ScriptCalls(Protocol):
     """Runs the calls of a script."""
 
     async def call(self, tool: ModelTool, input: Any) -> Any:
-        """Call an operation and return its data; a failure is a CallError."""
+        """Call an operation and return its data; raise a CallError if the call fails."""
 
     def asks(self, tool: ModelTool) -> bool:
         """Whether a call may need the consent of a person."""
@@ -131,7 +131,7 @@ class SandboxScript:
         if problem := problem_of((step.args, step.kwargs)):
             text = f"{ErrorCode.VALIDATION_ERROR}: {step.function_name}: the input {problem}"
             return step.resume({"exc_type": "RuntimeError", "message": text})
-        # Like a coroutine of Python, a call starts when the script awaits.
+        # A call starts when the script awaits it, like a coroutine in Python.
         self._waiting[step.call_id] = str(step.function_name), step.args, step.kwargs
         return step.resume({"future": ...})
 
@@ -180,7 +180,10 @@ class SandboxScript:
             return await self._approved_call(tool, input)
 
     async def _approved_call(self, tool: ModelTool, input: Any) -> Any:
-        """Call an operation and count a refusal; after the last allowed one, no call runs and no person is asked."""
+        """Call an operation, and count the call if its approval is refused.
+
+        After `limits.refusals` refusals, raise an error instead: no call runs and no person is asked.
+        """
         self._check()
         try:
             return await self._host.call(tool, input)
@@ -190,7 +193,7 @@ class SandboxScript:
             raise
 
     async def _help(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """Search or describe, in a thread: the first search builds an index."""
+        """Search or describe operations, in a thread, because the first search builds an index."""
         method = self._search.search if name == "search_operations" else self._search.describe
         try:
             return await asyncio.to_thread(method, *args, **kwargs)

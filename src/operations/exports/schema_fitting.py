@@ -17,7 +17,10 @@ from operations.exports.schema_parts import OF_ARRAYS, OF_OBJECTS, SchemaParts, 
 from operations.exports.schema_subsets import Subset
 
 OMIT = "__omit__"
-"""The value for an omitted optional property that accepts null, if every property is required."""
+"""The value with which a model omits an optional property if the provider requires every property.
+
+It is used only for properties that accept null; otherwise null omits a property.
+"""
 _KNOWN = frozenset(
     (
         *("type", "enum", "const", "description", "title", "default", "examples", "format", "pattern", "$ref"),
@@ -38,13 +41,13 @@ _OF_SCALARS = frozenset(
 """Keywords of strings and numbers."""
 _LOOK_AROUND = re.compile(r"\(\?(?:[=!]|<[=!])")
 JSON_PREFIX = "json:"
-"""Prefix of a JSON string where plain strings are accepted too."""
+"""Prefix that distinguishes a JSON string from a plain string, where both are accepted."""
 _JSON_TEXT = "as JSON text"
 _VALUES = frozenset({"const", "default", "examples", "uniqueItems"})
-"""Keywords with a value that is not a schema, although it may look like one."""
+"""Keywords whose value is not a schema, although the value may look like a schema."""
 _MAX_NOTE = 200
 _MAX_NODES = 20_000
-"""Maximum number of parts of one schema that are fitted: merging `allOf` can repeat parts many times."""
+"""Maximum number of parts of one schema that are fitted. It is needed because merging `allOf` can repeat parts."""
 _LONG_ENUM = 250
 """Number of values above which the characters of an `enum` are limited."""
 _encode = msgspec.json.Encoder().encode
@@ -56,7 +59,10 @@ def fit_schema(document: Mapping[str, Any] | bool, subset: Subset) -> dict[str, 
 
 
 def is_object_schema(document: Mapping[str, Any] | bool) -> bool:
-    """Whether the arguments of a tool can be the input itself: the schema accepts objects, or any value."""
+    """Whether an input schema accepts objects or any value.
+
+    If it does, the arguments of the tool are the input itself. Otherwise they are an object that contains the input.
+    """
     if isinstance(document, bool):
         return True
     kind = document.get("type")
@@ -129,7 +135,7 @@ class _Fitter:
         parts = schema.get("allOf")
         alone = parts[0] if parts and len(parts) == 1 and "properties" not in schema else None
         if isinstance(alone, Mapping) and "$ref" in alone:
-            # A reference with siblings, as older documents write it.
+            # Older documents write a reference with sibling keywords as an `allOf` with one part.
             schema = {"description": schema.get("description"), **alone}
         if isinstance(schema.get("$ref"), str):
             return self._reference(schema)
@@ -143,7 +149,7 @@ class _Fitter:
         return self._typed(schema, depth)
 
     def _reference(self, schema: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a reference; its target is fitted once."""
+        """Return the fitted form of a reference; fit its target unless an earlier reference did."""
         reference = schema["$ref"]
         if reference == "#":
             self._refers_to_root = True
@@ -159,7 +165,7 @@ class _Fitter:
                 self._fitted[safe] = self._node(target, 2)
             place = f"#/$defs/{safe}"
         description = schema.get("description")
-        # Siblings of a reference are not accepted everywhere.
+        # Some providers refuse sibling keywords of a reference.
         return {"$ref": place} if not description else {"description": description, "anyOf": [{"$ref": place}]}
 
     def _union(self, schema: Mapping[str, Any], branches: Sequence[Any], depth: int) -> dict[str, Any]:
@@ -170,12 +176,12 @@ class _Fitter:
                 fitted.append(each)
         texts = [each for each in fitted if _is_json_text(each)]
         if texts and any("string" in kinds_of(each) for branch in branches for each in self._parts.variants(branch)):
-            # A plain string is a value too: the prefix marks JSON.
+            # Plain strings are valid values as well, so a prefix marks the JSON strings.
             fitted = [self._prefixed(each) if each in texts else each for each in fitted]
         return self._described({"anyOf": fitted}, schema, ())
 
     def _prefixed(self, fitted: dict[str, Any]) -> dict[str, Any]:
-        """Return the schema of a JSON string with a prefix."""
+        """Return `fitted`, the schema of a JSON string, changed so that the string has to begin with `JSON_PREFIX`."""
         described = fitted["description"].replace(_JSON_TEXT, f"{_JSON_TEXT} that begins with {JSON_PREFIX}", 1)
         pattern = {} if "pattern" in self._subset.moved else {"pattern": f"^{JSON_PREFIX}"}
         return {**fitted, "description": described, **pattern}
@@ -219,7 +225,7 @@ class _Fitter:
         return self._described(fitted, schema, lost)
 
     def _optional(self, fitted: dict[str, Any], child: Any) -> dict[str, Any]:
-        """Return the schema of an optional property where every property is required: null omits it."""
+        """Return the schema of an optional property if every property is required: null, or else `OMIT`, omits it."""
         if self._parts.accepts_null(child):
             exact = {"enum": [OMIT]} if self._has_room([OMIT]) else {"pattern": f"^{OMIT}$"}
             unset = {"type": "string", **exact}
@@ -340,7 +346,7 @@ class _Fitter:
 
 
 def _only(schema: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """Return a schema without the keywords and values of other types."""
+    """Return a schema without the keywords and `enum` values that belong to types other than `kind`."""
     others = {*(OF_ARRAYS if kind != "array" else ()), *(OF_OBJECTS if kind != "object" else ()), "description"}
     if kind in ("null", "boolean"):
         others |= _OF_SCALARS

@@ -1,4 +1,4 @@
-"""SchemaParts: the schemas that apply to one value, merged or one by one."""
+"""SchemaParts: the schemas that apply to one value, merged into one schema or as separate branches of its unions."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class SchemaParts:
             pending.extend(each for key in ("anyOf", "oneOf") for each in node.get(key, ()))
 
     def accepts_null(self, schema: Any, depth: int = 0) -> bool:
-        """Whether the types of a schema allow null."""
+        """Whether a schema accepts null; only the types of the schema and of its union branches are considered."""
         node = self.merged(schema)
         if not node or depth > _MAX_UNION_DEPTH:
             return True
@@ -65,7 +65,7 @@ class SchemaParts:
 
 
 def kinds_of(schema: Mapping[str, Any]) -> list[str]:
-    """Return the JSON types that a schema names or implies; an empty list if it has none."""
+    """Return the JSON types that a schema names or implies; an empty list if the schema does not restrict the type."""
     kind = schema.get("type")
     if isinstance(kind, str):
         return [kind]

@@ -1,4 +1,4 @@
-"""SearchTools: a large tool set as three tools, which search, describe and call.
+"""SearchTools: three tools in place of a large tool set; they search, describe and call its operations.
 
 `compact_listing` is an overview of many operations in few tokens.
 """
@@ -34,7 +34,7 @@ _GROUP = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 class SearchTools(FixedTools):
     """Three tools in place of a tool set's many: a model searches, reads signatures, and calls by id.
 
-    They reach exactly the operations of the tool set; its identity, approval and rendering apply.
+    The three tools find and call exactly the operations of the tool set, with its identity, approval and rendering.
     """
 
     def __init__(self, tools: ToolSet) -> None:
@@ -43,7 +43,7 @@ class SearchTools(FixedTools):
         self._index = SearchIndex(())
 
     def search(self, query: str, limit: int = 8) -> str:
-        """Return the best matches, a line with signature and description each; an overview for an empty query."""
+        """Return a line for each of the best matches: signature and description. An empty query returns an overview."""
         by_id = {tool.spec.id: tool.spec for tool in self.tools.tools.values()}
         if not query.strip():
             return compact_listing(by_id)
@@ -177,7 +177,7 @@ def _line(group: str, names: Sequence[str], most: int) -> str:
 
 
 def _largest_groups(head: str, groups: dict[str, list[str]], room: int) -> str:
-    """Return the groups with the most operations, for a registry with too many groups."""
+    """Return the groups with the most operations, if not all groups fit into `room` characters."""
     lines, used = [head], len(head)
     for group, names in sorted(groups.items(), key=lambda each: -len(each[1])):
         line = f"{group} ({len(names)})"

@@ -13,18 +13,21 @@ from operations.exports.python_types import TypeWriter, is_identifier, pascal, r
 from operations.spec import OperationSpec
 
 RESERVED = frozenset(("subscribe", "self", "mro", "TypedDict"))
-"""Names that an attribute or parameter cannot have. Type checkers recognise `TypedDict` only by this name."""
+"""Names that no attribute or parameter may have.
+
+`TypedDict` is one of them because type checkers recognise it only by this name.
+"""
 
 
 class NamedOperations(msgspec.Struct, frozen=True):
-    """Operations of one namespace by Python name, and the reason for each id that has none."""
+    """Operations of one namespace by Python name, and the ids of operations without a Python name, with the reason."""
 
     by_name: Mapping[str, OperationSpec]
     unreachable: Mapping[str, str]
 
 
 def name_operations(specs: Iterable[OperationSpec], taken: Container[str] = ()) -> NamedOperations:
-    """Return the operations of one namespace by their Python names, in order; `taken` are names that are in use."""
+    """Return the operations of one namespace by Python name, sorted; no operation gets a name in `taken`."""
     by_name: defaultdict[str, list[OperationSpec]] = defaultdict(list)
     for spec in specs:
         by_name[attribute_path(spec.name)].append(spec)
@@ -58,7 +61,10 @@ class SignatureWriter:
         return self.types.visible(self.types.annotate(spec.output_schema.document, f"{pascal(spec.name)} result"))
 
     def parameters(self, spec: OperationSpec) -> list[str]:
-        """Return the parameters of an operation: keywords for properties, `input` for those without a Python name."""
+        """Return the parameters of an operation.
+
+        Each property is a keyword. Properties whose name is not valid in Python are passed together as `input`.
+        """
         hint = f"{pascal(spec.name)} input"
         document = spec.input_schema.document
         node = self.types.resolve(self.types.hoisted(document, hint).schema(refer_by_key))
@@ -76,7 +82,7 @@ class SignatureWriter:
         first = []
         if others:
             needed = bool(required.intersection(others))
-            name = "input" if "input" not in named else "input_data"  # positional-only: the name is never used
+            name = "input" if "input" not in named else "input_data"  # positional-only: callers never write this name
             first = [f"{name}: {self.types.visible('dict[str, Any]')}{'' if needed else ' = ...'}", "/"]
         return [*first, *(["*", *keywords] if keywords else [])]
 

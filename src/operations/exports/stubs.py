@@ -30,19 +30,19 @@ from operations import ResponseEnvelope
 """
 _TAKEN = ("Env", "Namespace")
 _ITEM = "    def __getitem__(self, name: str) -> Any: ..."
-"""The first line of each class: a later member may be named `str` or `Any`, which this line uses."""
+"""The first line of each class. It uses `str` and `Any`, so it must precede members that have one of these names."""
 _MAX_DOC = 300
 
 
 class Stubs(msgspec.Struct, frozen=True):
-    """The files of the package by name, and the ids that only `[]` reaches, with the reason."""
+    """The files of the package by name, and the ids that are available only as `env[...][...]`, with the reason."""
 
     files: Mapping[str, str]
     unreachable: Mapping[str, str]
 
 
 def make_stubs(specs: Iterable[OperationSpec]) -> Stubs:
-    """Return the files for operations: the same operations give the same files, in any order."""
+    """Return the stub files for operations; the order of `specs` does not change the files."""
     by_namespace: defaultdict[str, list[OperationSpec]] = defaultdict(list)
     for spec in sorted(specs, key=lambda spec: spec.id):
         by_namespace[spec.namespace].append(spec)
@@ -62,9 +62,9 @@ def make_stubs(specs: Iterable[OperationSpec]) -> Stubs:
 
 
 def write_stubs(stubs: Stubs, directory: Path) -> list[str]:
-    """Write changed files and delete the files of removed namespaces; return the names of both.
+    """Write changed files and delete the files of removed namespaces; return the names of written and deleted files.
 
-    A directory with files that were not generated is refused.
+    Raise FileExistsError if the directory has Python files that `ops stubs` did not write.
     """
     existing = (
         {path.name: path.read_text("utf-8") for path in directory.glob("*.py*") if path.is_file()}

@@ -58,12 +58,14 @@ class ToolOptions(TypedDict, total=False):
     read_only: bool
     """Whether mutations are left out."""
     identity: Identity | None
-    """The identity of the calls: only operations that it may call are selected. None for the program's own rights.
+    """The identity of the calls; only operations that this identity may call are selected.
+
+    With None, calls have the program's own rights.
     """
     approval: Approval | None
-    """Decides which calls run."""
+    """The `Approval` that decides which calls run."""
     client: Client | None
-    """Answers the questions of approvals and handlers (`context.ask`)."""
+    """The `Client` that answers questions: requests for approval, and questions of handlers (`context.ask`)."""
     timeout: float | None
     """Seconds for one call: 60 by default. The time for an approval does not count."""
     max_characters: int
@@ -153,7 +155,7 @@ class ToolSet:
         return name in self.tools
 
     def find(self, name: str) -> ModelTool:
-        """Return a tool by its name or its operation's id; the error for an unknown one suggests tools of this set."""
+        """Return a tool by its name or its operation's id; the error for an unknown name suggests tools of this set."""
         if len(name) > _LONGEST_NAME:
             raise CallError(ErrorCode.OPERATION_NOT_FOUND, f"no tool {name[:_LONGEST_NAME]!r}…: the name is too long")
         tool = self.tools.get(name)
@@ -168,13 +170,17 @@ class ToolSet:
         return any(tool.spec.id == operation_id for tool in self.tools.values())
 
     def authorize(self, operation_id: str, identity: Identity | None) -> None:
-        """Raise the error that a call of an operation would get; an operation that is not in this set is unknown."""
+        """Raise `OPERATION_NOT_FOUND` if an operation is not a tool of this set.
+
+        There is no further check, because the set has only operations that its identity may call.
+        """
         self.find(operation_id)
 
     def openai(self, *, api: Literal["chat", "responses"] = "chat", strict: bool = False) -> list[dict[str, Any]]:
-        """Return the definitions for OpenAI's chat completions or responses; at most 128.
+        """Return the definitions for OpenAI's chat completions or responses; raise an error for more than 128 tools.
 
-        With `strict`, every property is required: null omits an optional one, and free-form values are JSON strings.
+        With `strict`, every property is required: a model omits an optional property with null, and writes free-form
+        values as JSON strings.
         """
         if len(self) > _MAX_OPENAI_TOOLS:
             message = (
@@ -257,7 +263,7 @@ class ToolSet:
             return rendering.failure(CallError(ErrorCode.EXECUTION_ERROR, f"{name}: internal error"))
 
     async def call_for_data(self, tool: ModelTool, input: Any, *, timeout: float | None = None) -> Any:
-        """Call a tool and return its data, with the fields and redaction of the set; a failure is a CallError.
+        """Call a tool and return its data, reduced to `fields` and redacted; raise a CallError if the call fails.
 
         A stream's data is a list of its first items.
         """
@@ -270,7 +276,7 @@ class ToolSet:
         return self.rendering.data(envelope.data)
 
     async def _approve(self, spec: OperationSpec, value: Any) -> Any:
-        """Return the input to call with; raise if the call is refused."""
+        """Return the input of the approved call, which the approval may have changed; raise if the call is refused."""
         if self.approval is None:
             return value
         context = OperationContext(identity=self.identity, client=self.client)
@@ -287,7 +293,7 @@ class ToolSet:
     async def _collect(
         self, operation_id: str, value: Any, timeout: float | None
     ) -> tuple[list[ResponseEnvelope[Any]], bool]:
-        """Return the first items of a stream, at most 100 and until the deadline, and whether the stream has ended."""
+        """Return the first items of a stream (at most 100, until the deadline), and whether these are all items."""
         envelopes: list[ResponseEnvelope[Any]] = []
         async with contextlib.aclosing(self._stream(operation_id, value, self._deadline(timeout))) as stream:
             try:

@@ -21,9 +21,10 @@ def google_genai_tool(tools: ToolSet) -> types.Tool:
 
 
 async def run_function_calls(tools: ToolSet, response: types.GenerateContentResponse) -> types.Content | None:
-    """Run the function calls of a response one after the other and return the content to send back; None without calls.
+    """Run the function calls of a response, one after the other.
 
-    A result is `{"output": text}`, a failure `{"error": text}`; images are parts of the function response.
+    Return the content to send back to the model; None if the response has no function calls. A result is sent as
+    `{"output": text}`, a failure as `{"error": text}`. Images are parts of the function response.
     """
     calls = response.function_calls or []
     parts = [await _run(tools, call) for call in calls]

@@ -15,7 +15,11 @@ except ImportError:
 
 
 def langchain_tools(tools: ToolSet) -> list[StructuredTool]:
-    """Return the tools of a set. The artifact of a message is the `ToolResult`; a failure has the status `error`."""
+    """Return the tools of a set for LangChain.
+
+    The `ToolMessage` of a call has the `ToolResult` as its artifact. After a failure, the message has the status
+    `error` and no artifact.
+    """
     return [_tool(tools, tool) for tool in tools.tools.values()]
 
 

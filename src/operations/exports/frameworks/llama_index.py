@@ -19,7 +19,10 @@ except ImportError:
 
 
 def llama_index_tools(tools: ToolSet) -> list[AsyncBaseTool]:
-    """Return the tools of a set. A failure is an output with `is_error`; `raw_output` is the `ToolResult`."""
+    """Return the tools of a set for LlamaIndex.
+
+    The `ToolOutput` of a call has the `ToolResult` as its `raw_output`. After a failure, its `is_error` is true.
+    """
     return [_OperationTool(tools, tool) for tool in tools.tools.values()]
 
 
