@@ -1,7 +1,8 @@
 """The HTTP client Protocol: one method sends a request and returns the response head and its body in pieces.
 
 A client knows nothing of operations, OpenAPI, retries, redirects, cookies or credentials: it sends what it is given.
-This module also has the rules for requests that can be sent unchanged, and the errors, which all clients share.
+This module also has the checks and the errors that all clients share: a request that cannot be sent unchanged is
+refused.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ _DIGITS = re.compile(r"[0-9]{1,18}")
 
 
 class HTTPRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A complete request. Clients add only framing, and missing `User-Agent`, `Accept` and `Accept-Encoding` headers.
+    """A complete request.
+
+    Clients add only framing headers, and `User-Agent`, `Accept` and `Accept-Encoding` headers if they are missing.
 
     `url` is absolute and sent unchanged, so it must be percent-encoded and contain no credentials. `headers` may repeat
     a name. A `Content-Length` header announces the length of a streamed body; a body without it is sent in chunks. With
@@ -161,7 +164,7 @@ async def within(timeout: float | None, waiting: Awaitable[T]) -> T:
 
 
 def describe(request: HTTPRequest) -> str:
-    """Return the request for messages: no query, fragment or credentials."""
+    """Return the method and the URL of a request for error messages, without query, fragment and credentials."""
     match = _URL.fullmatch(request.url)
     if match is None:
         return f"{request.method!a} request"
@@ -172,7 +175,10 @@ def describe(request: HTTPRequest) -> str:
 def failure(
     request: HTTPRequest, reason: str, *, executed: Executed, code: ErrorCode = ErrorCode.UNAVAILABLE
 ) -> CallError:
-    """Return the error of a request without a complete response; `executed` says whether the server may have run it."""
+    """Return the error of a request without a complete response.
+
+    `executed` is `no` if the server cannot have handled the request, else `unknown`.
+    """
     return CallError(code, f"{describe(request)}: {reason}", {"executed": executed})
 
 
@@ -182,7 +188,7 @@ def refusal(request: HTTPRequest, reason: str) -> CallError:
 
 
 def request_target(request: HTTPRequest) -> str:
-    """Return path and query exactly as in the URL; reject a URL that a client would rewrite."""
+    """Return path and query exactly as in the URL; refuse a URL that a client would rewrite."""
     match = _URL.fullmatch(request.url)
     if match is None:
         raise refusal(request, "not an absolute http or https URL")
@@ -202,7 +208,7 @@ def request_target(request: HTTPRequest) -> str:
 
 
 def check_method_and_headers(request: HTTPRequest) -> None:
-    """Reject a method or header that would inject lines; messages never show header values."""
+    """Refuse a method or header that could inject header lines; error messages never show header values."""
     if not _TOKEN.fullmatch(request.method):
         raise refusal(request, "invalid method")
     for name, value in request.headers:

@@ -46,8 +46,8 @@ _NOT_SENT = (
 class Httpx2Client:
     """An HTTP client on httpx2, bound to the event loop of its first request.
 
-    A client that is passed in provides connections, proxies and event hooks, and is closed by its creator. Its headers,
-    cookies, authentication, base URL, timeouts and redirects are ignored: requests are complete.
+    An `httpx2.AsyncClient` that is passed in provides connections, proxies and event hooks; its creator closes it. Its
+    headers, cookies, authentication, base URL, timeouts and redirects are ignored, because requests are complete.
     """
 
     def __init__(self, client: httpx2.AsyncClient | None = None, *, options: ClientOptions | None = None) -> None:
@@ -81,7 +81,10 @@ class Httpx2Client:
 
 
 class _Exchange:
-    """One request and its response: entering sends it, leaving releases it; the body is read once, by iterating."""
+    """One request and its response: entering the block sends the request, leaving the block releases the connection.
+
+    Iterating yields the decoded body, once.
+    """
 
     def __init__(self, client: httpx2.AsyncClient, options: ClientOptions, request: HTTPRequest, accepted: str) -> None:
         self._client = client
@@ -114,7 +117,7 @@ class _Exchange:
         await self.close()
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """Return the decoded body, once."""
+        """Return an iterator of the decoded body, which can be read once."""
         return self
 
     def __aiter__(self) -> Self:
@@ -129,7 +132,7 @@ class _Exchange:
             raise _failed(self._request, error) from None
 
     def _time_left(self) -> float | None:
-        """Return the remaining seconds of the exchange."""
+        """Return the seconds until the deadline of the exchange; None for no limit."""
         if self._request.stream or self._deadline is None:
             return None
         return self._deadline - asyncio.get_running_loop().time()
@@ -142,7 +145,7 @@ class _Exchange:
 
 
 def _prepare(request: HTTPRequest, options: ClientOptions, accepted: str) -> httpx2.Request:
-    """Convert the request to httpx2's; reject one that cannot be sent unchanged."""
+    """Convert a request to an `httpx2.Request`; refuse a request that cannot be sent unchanged."""
     target = request_target(request)
     check_method_and_headers(request)
     body = request.body if request.body is None or isinstance(request.body, bytes) else checked_body(request)
@@ -162,7 +165,7 @@ def _prepare(request: HTTPRequest, options: ClientOptions, accepted: str) -> htt
 
 
 def _timeouts(request: HTTPRequest, options: ClientOptions) -> dict[str, float | None]:
-    """Return the timeouts for httpx2; this client enforces the limit of the exchange, or of its head, itself."""
+    """Return the timeouts that httpx2 enforces. `_Exchange` enforces the timeout of the request (`head_timeout`)."""
     return {"connect": options.connect_timeout, "read": options.read_timeout if request.stream else None}
 
 

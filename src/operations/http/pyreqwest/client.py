@@ -65,7 +65,7 @@ class PyreqwestClient:
         self._options = options = options or ClientOptions()
         self._closed = False
         self._aborter = SocketAborter()
-        # Streams have a separate pool: reqwest limits silence per client, and a call may be silent until its timeout.
+        # Streams have a separate pool, because the read timeout is a setting of a client, and only streams have one.
         self._calls = self._pool(None, _SHARE_TLS)
         self._streams = self._pool(options.read_timeout, 1)
 
@@ -109,7 +109,10 @@ class PyreqwestClient:
 
 
 class _Exchange:
-    """One request and its response: entering sends it, leaving releases it; the body is read once, by iterating."""
+    """One request and its response: entering the block sends the request, leaving the block releases the connection.
+
+    Iterating yields the decoded body, once.
+    """
 
     __slots__ = (
         *("_ended", "_head", "_headers", "_options", "_piece", "_pool", "_pooled", "_request", "_stream", "_upload"),
@@ -121,7 +124,7 @@ class _Exchange:
         self._pooled: PooledClient[Client] | None = None
         self._request = request
         self._options = options
-        # The only reference: another one, in the frame of a cancelled task, would keep idle connections open.
+        # There must be no other reference: in the frame of a cancelled task, it would keep idle connections open.
         self._stream: StreamRequest | None = None
         self._upload: _Upload | None = None
         self._piece: bytes | None = None
@@ -161,7 +164,7 @@ class _Exchange:
         self.status = head.status
         if not request.stream:
             self._piece = b"" if piece is None else bytes(piece)
-            # A piece that is not full is the last one: most bodies need one step.
+            # A piece that is not full is the last one, so most bodies need only one read.
             if len(self._piece) < _PIECE:
                 self._ended = True
                 if self._upload is None:
@@ -202,7 +205,7 @@ class _Exchange:
         self._discard_piece()
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """Return the decoded body, once."""
+        """Return an iterator of the decoded body, which can be read once."""
         return self
 
     def __aiter__(self) -> Self:
@@ -251,7 +254,7 @@ class _Exchange:
             self._release()
 
     def _discard_piece(self) -> None:
-        """Drop an unread body: it cannot be read after the end."""
+        """Drop a piece of the body that was not read; a later read then reports that the response is closed."""
         if self._piece is not None:
             self._piece = None
             self._ended = False
@@ -265,7 +268,10 @@ class _Exchange:
 
 
 class _Upload:
-    """A streamed body that can be stopped, which ends the request; pyreqwest alone would send the whole body."""
+    """A streamed body with a method `stop`, which also ends the request.
+
+    It is needed because pyreqwest sends the whole body even if the request is cancelled.
+    """
 
     __slots__ = ("_pieces", "_pulling", "_stopped")
 
@@ -275,7 +281,7 @@ class _Upload:
         self._stopped = False
 
     def stop(self) -> None:
-        """Return no more pieces, and stop waiting for one."""
+        """End the upload: cancel the wait for the next piece of the body, and return no further pieces."""
         self._stopped = True
         if self._pulling is not None:
             self._pulling.cancel()
@@ -306,7 +312,7 @@ class _StoppedUpload:
 
 
 def _prepare(client: Client, request: HTTPRequest, timeout: float | None, upload: _Upload | None) -> StreamRequest:
-    """Convert the request to pyreqwest's; reject one that cannot be sent unchanged."""
+    """Convert a request to a pyreqwest request; refuse a request that cannot be sent unchanged."""
     url = _exact_url(request)
     try:
         builder = client.request(request.method, url).headers(sent_headers(request))
@@ -325,7 +331,7 @@ def _prepare(client: Client, request: HTTPRequest, timeout: float | None, upload
 
 
 def _exact_url(request: HTTPRequest) -> Url:
-    """Parse the URL; reject one that reqwest would rewrite: it resolves dot segments and converts `\\` to `/`."""
+    """Parse the URL; refuse it if reqwest would rewrite it, which resolves dot segments and converts `\\` to `/`."""
     try:
         url = Url(request.url)
     except ValueError as error:
@@ -356,7 +362,7 @@ def _readable_headers(headers: HeaderMap) -> Iterator[tuple[str, str]]:
 
 
 def _failed(request: HTTPRequest, error: PyreqwestError) -> CallError:
-    """Translate an error; only its last cause is included, because the first contains the whole URL."""
+    """Translate a pyreqwest error. Only the last cause is shown, because the first cause contains the whole URL."""
     details = error.details if isinstance(error, DetailedPyreqwestError) else None
     causes = [cause["message"] for cause in (details and details["causes"]) or ()]
     connecting = "client error (Connect)" in causes

@@ -1,6 +1,6 @@
 """Client pool: few requests share a client, so that aborting a cancelled request disturbs few others.
 
-Independent of HTTP: a pooled client is any object that `build` returns for a mark (`socket_abort`).
+Independent of HTTP: a client is any object that `build(origin, mark)` returns. The mark is that of `socket_abort`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MAX_ORIGINS = 64
 
 
 class PooledClient(Generic[T]):
-    """A client with connections to one origin, and its number of requests."""
+    """A client with connections to one origin, and the number of requests that use the client now."""
 
     __slots__ = ("abort_seconds", "capacity", "client", "mark", "origin", "requests")
 
@@ -33,7 +33,7 @@ class PooledClient(Generic[T]):
         self.capacity = capacity
         self.requests = 0
         self.abort_seconds: float | None = None
-        """Seconds that a cancelled request may take to open its connection; None if no request was cancelled."""
+        """Seconds in which a connection that a cancelled request still opens is aborted; None if none was cancelled."""
 
 
 class ClientPool(Generic[T]):
@@ -60,7 +60,7 @@ class ClientPool(Generic[T]):
         self._lock = Lock()
 
     def take(self, origin: str) -> PooledClient[T] | None:
-        """Return a client for an origin; None if there are too many requests."""
+        """Return a client for an origin; None if `max_requests` requests are already running."""
         with self._lock:
             if self._left <= 0:
                 return None
