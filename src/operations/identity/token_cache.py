@@ -14,10 +14,10 @@ from operations.identity.tokens import AnyAuthenticator, Principal
 
 _SECONDS = 300.0
 _MAX_ENTRIES = 10_000
-"""Limits of verified tokens: seconds in the cache, and number."""
+"""`_SECONDS` and `_MAX_ENTRIES`: how long a verified token stays in the cache, and how many of them at most."""
 _MAX_FAILURES = 1_000
 _FAILURE_SECONDS = 5.0
-"""Limits of refused tokens: number, and seconds in the cache."""
+"""`_MAX_FAILURES` and `_FAILURE_SECONDS`: how many refused tokens stay in the cache at most, and how long."""
 
 
 class TokenCache:

@@ -82,7 +82,7 @@ class AsyncAuthenticator(Protocol):
 
 
 AnyAuthenticator = Authenticator | AsyncAuthenticator
-"""An authenticator for a registry that is served over HTTP. A hub with its own port needs a synchronous one."""
+"""An authenticator for a registry that is served over HTTP. A hub with its own port accepts only `Authenticator`."""
 
 
 class StaticTokens:

@@ -1,4 +1,4 @@
-"""Interceptors: async callables around every `execute` and `subscribe` of a registry, and those that the library has.
+"""Interceptors: async callables around every `execute` and `subscribe` of a registry, such as `Cache` and `Retry`.
 
 Names are imported on first use: a program loads only the interceptors that it uses.
 """

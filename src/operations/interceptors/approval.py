@@ -108,7 +108,7 @@ class Approval:
         return self.policy(spec) != "allow"
 
     def asks(self, spec: OperationSpec) -> bool:
-        """Whether calls of an operation ask their caller for approval; false if a function `ask` decides."""
+        """Whether the caller of an operation is asked for approval; False if the function `ask` decides instead."""
         return self._ask is None and self.policy(spec) == "ask"
 
     async def require(self, spec: OperationSpec, input: Any, context: OperationContext) -> Any:
@@ -160,7 +160,7 @@ class Approval:
 
 
 def needs_consent(interceptors: Iterable[Interceptor], spec: OperationSpec) -> bool:
-    """Return whether one of the interceptors may ask a person about calls of an operation, itself or by a hook."""
+    """Return whether an interceptor may ask about calls of an operation: their caller, or a function `ask`."""
     for each in interceptors:
         inner = each
         while isinstance(inner, Only):

@@ -27,7 +27,10 @@ class Invocation(msgspec.Struct, frozen=True):
     streaming: bool
     """Whether the call is a `subscribe`: the result is an async iterator of envelopes, not an envelope."""
     retried: Callable[[int, CallError, float], None] | None = None
-    """Reports a failed attempt to observers: its number, its error, the seconds until the next one."""
+    """Reports a failed attempt to observers.
+
+    The arguments are the number of the attempt, its error, and the seconds until the next attempt.
+    """
 
 
 Proceed = Callable[[Invocation], Awaitable[Any]]
@@ -85,7 +88,7 @@ def applies(interceptor: Interceptor, spec: OperationSpec) -> bool:
 
 
 def asks(interceptor: Interceptor, spec: OperationSpec) -> bool:
-    """Return whether an interceptor may ask the caller a question, by `context.ask`; its method `asks` decides."""
+    """Return whether an interceptor may ask the caller a question by `context.ask`: what its method `asks` returns."""
     condition = getattr(interceptor, "asks", None)
     return condition is not None and bool(condition(spec))
 
@@ -180,8 +183,8 @@ def counts_of(interceptor: Interceptor) -> Iterator[tuple[str, str, int]]:
 async def open_stream(invocation: Invocation, proceed: Proceed) -> AsyncGenerator[Any, None]:
     """Open the stream of an invocation and close it afterwards.
 
-    An interceptor uses it in the generator that it returns for a stream. Such a generator acquires nothing before its
-    first item is requested, so a generator that is never iterated has nothing to release.
+    Use this function inside the async generator that an interceptor returns for a stream. Such a generator acquires
+    nothing before its first item is requested, so a generator that is never iterated has nothing to release.
     """
     stream = await proceed(invocation)
     try:

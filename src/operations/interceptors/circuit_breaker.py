@@ -161,7 +161,7 @@ class _Circuit:
 
 
 def _is_failure(error: BaseException) -> bool | None:
-    """Return whether an error is a failure of the upstream; None if it is unrelated."""
+    """Return whether an error is a failure of the upstream; None if the error is unrelated to the upstream."""
     if not isinstance(error, CallError):
         return True if isinstance(error, Exception) else None
     if error.code is ErrorCode.ABORTED:

@@ -98,7 +98,7 @@ class DurableJobStore:
         return _decode(await self._records.read_record(*place))
 
     async def list(self, owner: str | None, *, everyone: bool, limit: int) -> list[tuple[str, JobRecord]]:
-        """Return the jobs of an owner, or all of them, the newest first."""
+        """Return at most `limit` jobs, the newest first: those of `owner`, or with `everyone` those of all owners."""
         found = []
         for address, key, value in await self._records.list_records(None if everyone else owner_key(owner), limit):
             record = _decode((value, b""))
@@ -169,7 +169,7 @@ class DurableJobStore:
         )
 
     def _sign_again(self, address: str, message: bytes, identity: Identity | None) -> bytes:
-        """Sign a request with the token of the current request's caller, which may have fewer rights than before."""
+        """Sign a stored request with the token of the caller that retries it, whose rights may have changed."""
         signs, grant, signed = self.transport.optional(SignsNestedCalls), current_grant.get(), split(message)
         if identity is None or signs is None or grant is None or signed is None:
             return message

@@ -32,7 +32,7 @@ from operations.wire import decode_msgpack, encode_msgpack
 
 
 class _JobCall(Request, kw_only=True):
-    """The call of a job; it notes its start in the job's record."""
+    """The call of a job. When the call starts, it sets the state in the job's record."""
 
     job: _MemoryJob
 
@@ -108,7 +108,7 @@ class MemoryJobStore:
         return job_id
 
     def _check_limits(self, owner: str | None) -> None:
-        """Raise an error if the owner has too many or too large jobs; the program itself is only limited by `jobs`."""
+        """Raise an error if the owner has too many or too large jobs; for the program, only `limits.jobs` applies."""
         limits = self._limits
         if self._counts[owner] >= limits.jobs:
             raise too_many_jobs(limits.jobs, "stored jobs")
@@ -148,7 +148,7 @@ class MemoryJobStore:
         return None if job is None else job.record
 
     async def list(self, owner: str | None, *, everyone: bool, limit: int) -> list[tuple[str, JobRecord]]:
-        """Return the jobs of an owner, or all of them, the newest first."""
+        """Return at most `limit` jobs, the newest first: those of `owner`, or with `everyone` those of all owners."""
         self._sweep()
         found = []
         for job in reversed(self._jobs.values()):

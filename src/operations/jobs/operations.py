@@ -24,7 +24,7 @@ def job_operations(jobs: Jobs, *, namespace: str = "jobs") -> list[Operation[Any
     """Return the methods of `jobs` as operations, with which each caller uses its own jobs.
 
     The verified identity of a caller decides which jobs are its own. A caller can use only jobs of operations that it
-    may call at the server of its request; the scope `jobs.admin` gives access to all existing jobs.
+    may call at the server that received its request; the scope `jobs.admin` gives access to all existing jobs.
     """
 
     of = partial(_jobs_of, jobs)
@@ -83,7 +83,10 @@ def _jobs_of(jobs: Jobs, context: OperationContext) -> Jobs:
 
 
 def _not_submitted(error: CallError, operation_id: str) -> CallError:
-    """Return the error of a refused submission as an invalid input of `jobs.submit`."""
+    """Return the error of a refused submission as an error of `jobs.submit`.
+
+    An unknown operation becomes an invalid input, because the operation that was called, `jobs.submit`, exists.
+    """
     if error.code is not ErrorCode.OPERATION_NOT_FOUND and executed_of(error) != "no":
         return error
     code = ErrorCode.VALIDATION_ERROR if error.code is ErrorCode.OPERATION_NOT_FOUND else error.code

@@ -39,7 +39,7 @@ class JobStore(Protocol):
         """Return the record of a job; None if the job does not exist."""
 
     async def list(self, owner: str | None, *, everyone: bool, limit: int) -> list[tuple[str, JobRecord]]:
-        """Return the jobs of an owner, or all of them, the newest first."""
+        """Return at most `limit` jobs, the newest first: those of `owner`, or with `everyone` those of all owners."""
 
     async def wait(self, job_id: str, may_see: MaySee) -> JobRecord | None:
         """Wait for the end of a job and return its record; return None immediately if the caller may not see it."""
@@ -48,7 +48,7 @@ class JobStore(Protocol):
         """End a job that has not ended."""
 
     async def retry(self, job_id: str, record: JobRecord, identity: Identity | None) -> None:
-        """Run a failed or dead job again: as `identity` if it is given, otherwise as at the submission."""
+        """Run a failed or dead job again, as `identity` if it is given, otherwise as the job's submitter."""
 
     async def close(self) -> None:
         """Release resources."""
