@@ -1,8 +1,8 @@
 """Batches: several messages written as one, and the choice of their size.
 
 A batch is a zero byte, the number of messages, the length of each, then the messages. Numbers have four bytes,
-big-endian. A single message is sent unchanged. A batch of immediate responses begins with the byte 2 instead of 0;
-a single immediate response is such a batch, too (see `BatchSizing`).
+big-endian. A single message is sent unchanged. A batch of quick responses begins with the byte 2 instead of 0; even a
+single quick response is sent as such a batch (see `BatchSizing`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ _TOGETHER, _QUICK = 0, 2
 _FEWEST_SHARES = 8
 _LARGEST_SHARE = 8
 _LARGEST_QUICK_SHARE = 32
-"""Limits of shares: the fewest shares of a large burst, the most messages of a share, and the most quick requests."""
+"""Limits of shares: a large burst has at least `_FEWEST_SHARES` shares. A share has at most `_LARGEST_SHARE` messages,
+or `_LARGEST_QUICK_SHARE` quick requests.
+"""
 _MOST = 65_536
 """The largest number of messages in a batch; a batch that claims more is refused, to bound its memory."""
 _UNREADABLE = b"\0"
@@ -85,7 +87,7 @@ def _cut(messages: Sequence[bytes], most_bytes: int, most: int) -> Sequence[slic
 
 
 def split(batch: bytes) -> Sequence[bytes]:
-    """Return the messages of a batch; a truncated end becomes one unreadable message, so that it is counted."""
+    """Return the messages of a batch. A truncated end becomes one unreadable message, which the receiver counts."""
     if batch[:1] not in BATCH_MARKS:
         return (batch,)
     try:
@@ -126,7 +128,7 @@ class BatchSizing:
         return self.marks.count(BATCH_MARKS[1]) >= _RECENT - _MOST_SLOW
 
     def note(self, answers: bytes) -> None:
-        """Note a response, or a batch of them."""
+        """Record the mark of a received response, or of a batch of responses."""
         self.marks.append(answers[:1])
 
 

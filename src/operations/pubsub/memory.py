@@ -65,8 +65,8 @@ _named: weakref.WeakValueDictionary[str, MemoryBus] = weakref.WeakValueDictionar
 class MemoryTransport:
     """A peer's connection to an in-process bus; `join()` returns a connection of another peer to the same bus.
 
-    With `direct`, a peer reaches the objects that other peers offer by reference: nothing is encoded. Without it,
-    every message is bytes, as on any other transport.
+    With `direct`, peers offer objects, and other peers call these objects by reference, so nothing is encoded. Without
+    `direct`, every message is bytes, as on any other transport.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class MemoryTransport:
         return self._keep(stop)
 
     def offer(self, address: str, target: Any) -> Stop:
-        """Let peers of this bus reach `target` at `address` by reference; several targets share the load."""
+        """Offer an object at an address: `reach` returns it to peers of this bus. Several objects share the load."""
         targets = self._bus.targets.setdefault(address, deque())
         targets.append(target)
 
@@ -119,7 +119,7 @@ class MemoryTransport:
         return self._keep(stop)
 
     def reach(self, address: str) -> Any:
-        """Return the next target that is offered at an address, or None."""
+        """Return an object that is offered at an address, each in turn; None if there is none."""
         targets = self._bus.targets.get(address)
         if targets is None:
             return None

@@ -63,7 +63,10 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     claims_identity: bool = False
     """Whether a caller on this transport may set the identity of its calls."""
     addresses_operations: bool = False
-    """Whether a request goes to `work.<namespace>/<operation>` instead of `work.<namespace>`, where workers listen."""
+    """Whether a request is sent to `work.<namespace>/<operation>`, otherwise to `work.<namespace>`.
+
+    Workers listen at `work.<namespace>` in both cases.
+    """
     addresses_workers: bool = False
     """Whether a request can be addressed to a single worker: `direct.<peer>/<namespace>/<operation>`.
 

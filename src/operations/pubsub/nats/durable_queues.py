@@ -182,7 +182,7 @@ class DurableQueues:
     def _suspect(self, namespace: str, message: bytes, delivery: NatsDelivery, caller: str | None) -> None:
         """Move a redelivered message, which may have crashed its worker, to a queue that is handled one at a time."""
         subject = self.subjects.target(f"suspect.{namespace}", caller=caller)
-        # A key that other callers can guess would let them make this message a duplicate, and it would be lost.
+        # If other callers could guess the key, they could store it first. This message would be lost as a duplicate.
         key = blake2b(b"%d " % delivery.sequence + message, digest_size=16).hexdigest()
         headers = b"Nats-Msg-Id: %b\r\n" % key.encode()
         headers += b"%b: %b\r\n" % (_ENTRY_HEADER, delivery.entry.encode())
@@ -194,7 +194,8 @@ class DurableQueues:
     async def store_key(self, key: str, seconds: float, entry: str) -> bool:
         """Store a key for all peers of the bus; return False if it is already stored for another entry.
 
-        A second key, which is stored first, marks that the entry asked for the key before.
+        Before the key, a second key is stored, which combines `key` and `entry`. If the second key already exists, an
+        earlier delivery of the same entry stored the key, and the result is True.
         """
         problem = await self.jetstream.make_records()
         if problem is None:
@@ -233,7 +234,10 @@ class DurableQueues:
             self._publish_or_warn(subject, message, headers, stored)
 
     def _publish_or_warn(self, subject: bytes, message: bytes, headers: bytes, done: Callable[[], None]) -> None:
-        """Store a message at another subject; on failure the message stays in its queue and is delivered again."""
+        """Store a message at another subject and call `done`.
+
+        On failure, `done` is not called: the message stays in its queue and is delivered again.
+        """
 
         def answered(answer: JetStreamReply) -> None:
             if answer.error is None:
@@ -248,7 +252,10 @@ class DurableQueues:
 
 
 class DurableQueueReader:
-    """Requests as many stored messages as it may hold, and renews its hold on them."""
+    """Requests stored messages, at most as many as a worker may hold at a time.
+
+    While messages are held, it notifies JetStream regularly, so that JetStream does not deliver them again.
+    """
 
     def __init__(
         self, queues: DurableQueues, kind: Literal["queue", "suspect"], namespace: str, take: Take, limit: int
@@ -256,7 +263,7 @@ class DurableQueueReader:
         self.queues = queues
         self.namespace = namespace
         self.alone = kind == "suspect"
-        """Whether all readers together hold only one message."""
+        """Whether all readers of the queue, in all workers, together hold at most one message at a time."""
         self._filter = queues.subjects.filter(f"{kind}.{namespace}").decode()
         self._take = take
         self._limit = limit
@@ -497,7 +504,7 @@ class NatsDelivery:
 
 
 def _read_acknowledgement(subject: bytes) -> tuple[int, int]:
-    """Return the number of deliveries and the sequence number, from either form of the subject."""
+    """Return the number of deliveries and the sequence number from an acknowledgement subject, old or new form."""
     words = subject.split(b".")
     start = 4 if len(words) < 11 else 6
     numbers = [int(word) if word.isdigit() else 1 for word in words[start : start + 2]]

@@ -20,11 +20,14 @@ class NatsKeptRecords(KeepsRecords):
         return None if kept is None else (kept.value, kept.body)
 
     async def list_records(self, owner: str | None, most: int) -> list[tuple[str, str, bytes]]:
-        """Return the address, key and value of at most `most` records: of one owner, or of all."""
+        """Return the address, key and value of at most `most` records: of one owner, or of all owners if it is None."""
         return await self._queues.records.list_owned(owner, most)
 
     async def end_record(self, address: str, record: Record) -> bool:
-        """Write the final value of a record, so that its message is dropped; return False if it already has one."""
+        """Write the final value of a record, so that its message is dropped.
+
+        Return False if there is no such record, or if its value is already final.
+        """
         return await self._queues.records.end(address, record)
 
     async def store_again(self, address: str, message: bytes, record: Record, *, sender: str) -> None:

@@ -138,13 +138,16 @@ class NatsRecords:
         return KeptRecord(_read_value(reply.headers), reply.data, number, is_final, link)
 
     async def note(self, address: str, record: Record) -> None:
-        """Replace a record whose message is being handled, unless the record changes meanwhile."""
+        """Replace a record whose message is being handled, unless the record is final or changes meanwhile."""
         kept = await self.read(address, record.key)
         if kept is not None and not kept.is_final:
             await self._write(address, record, kept, _headers(record, kept.link))
 
     async def end(self, address: str, record: Record) -> bool:
-        """Write the final value of a record, so that its message is dropped; return False if it already has one."""
+        """Write the final value of a record, so that its message is dropped.
+
+        Return False if there is no such record, or if its value is already final.
+        """
         while True:
             kept = await self.read(address, record.key)
             if kept is None or kept.is_final:
@@ -161,7 +164,7 @@ class NatsRecords:
             raise CallError(ErrorCode.UNAVAILABLE, message, _NOT_EXECUTED)
 
     async def _write(self, address: str, record: Record, kept: KeptRecord, headers: bytes) -> bool:
-        """Replace a record that did not change since it was read."""
+        """Replace a record, unless it has changed since it was read; return whether it was replaced."""
         expected = b"Nats-Expected-Last-Subject-Sequence: %d\r\n" % kept.sequence
         answered: asyncio.Future[JetStreamReply | str] = asyncio.get_running_loop().create_future()
 
@@ -180,7 +183,7 @@ class NatsRecords:
         return answer.error is None
 
     async def list_owned(self, owner: str | None, most: int) -> list[tuple[str, str, bytes]]:
-        """Return the address, key and value of an owner's records, or of all."""
+        """Return the address, key and value of at most `most` records: of one owner, or of all owners if it is None."""
         problem = await self.jetstream.make_job_records()
         if problem is not None:
             raise _unreachable(problem)
@@ -269,7 +272,7 @@ class NatsRecords:
 
 
 def _headers(record: Record, link: bytes = b"") -> bytes:
-    """Return the headers of a record; without a link if its message is gone."""
+    """Return the headers of a record; `link` is empty for a record whose message is gone."""
     lifetime = max(1, int(record.seconds))
     headers = b"Nats-TTL: %ds\r\n%b: %b\r\n" % (lifetime, _VALUE, base64.b64encode(record.value))
     return headers + b"%b: %b\r\n" % (_LINK, link) if link else headers

@@ -25,7 +25,7 @@ class Replies:
         self.issued = 0
         """The newest number that was assigned."""
         self.written = 0
-        """The newest number when the connection last wrote."""
+        """The value of `issued` when the connection last wrote: messages with a greater number were never written."""
         self.sent: dict[int, Sent] = {}
         """The messages since the last PING."""
         self.pinged: dict[int, Sent] = {}

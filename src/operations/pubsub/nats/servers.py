@@ -48,7 +48,7 @@ class ServerPool:
         self._next: list[NatsServer] = []
 
     def learn(self, urls: Iterable[str]) -> None:
-        """Add the servers that the cluster announces."""
+        """Replace the announced servers; the servers of the URL are kept."""
         announced = [_read_server(url if "://" in url else f"nats://{url}") for url in urls]
         self._announced = [server for server in announced if server not in self._named]
 
@@ -66,7 +66,7 @@ class ServerPool:
 
     @property
     def host(self) -> str:
-        """The name to check certificates against, for servers that are announced by IP address."""
+        """The host name to check certificates against, for servers that the cluster announces by IP address."""
         return self._named[0].host
 
 

@@ -1,4 +1,6 @@
-"""Addresses as NATS subjects. Callers and owners of inboxes are separate tokens, so that permissions can name them.
+"""Addresses as NATS subjects.
+
+The name of a caller, or of the owner of an inbox, is a separate token, so that permissions on subjects can contain it.
 
 | address | subject |
 |---|---|
@@ -6,8 +8,8 @@
 | `direct.<peer>/<namespace>/<operation>` | `calls.v1.direct.<name>.<random>.<caller>.<namespace>.<operation>` |
 | the record of a stored message | `calls.v1.record.<owner>.<random>.<namespace>` |
 | `queue.<namespace>`, `suspect.<namespace>` | `calls.v1.queue.<caller>.<namespace>`, … |
-| `inbox.<name>.<random>`, `peer.<name>.<random>` | the same behind `calls.v1.` |
-| `control.<namespace>`, `dead.<namespace>`, `workers`, `asks` | the same behind `calls.v1.` |
+| `inbox.<name>.<random>`, `peer.<name>.<random>` | `calls.v1.` and the address |
+| `control.<namespace>`, `dead.<namespace>`, `workers`, `asks` | `calls.v1.` and the address |
 """
 
 from __future__ import annotations
@@ -19,14 +21,17 @@ from operations.pubsub.protocols import OWNER_LENGTH, Arrival
 
 _TOKENS = re.compile(r"[!-)+-\-/-=?-~]+(\.[!-)+-\-/-=?-~]+)*")
 _PEER = re.compile(r"[A-Za-z0-9_-]{1,64}\.[A-Za-z0-9_-]{1,64}")
-"""The name of a peer: `<name>.<random>`. With a further token, `inbox.<peer>` is a reply subject of the peer."""
+"""The name of a peer: `<name>.<random>`.
+
+A third token is not allowed, because `inbox.<peer>.<token>` is a reply subject of the peer.
+"""
 _LONGEST = 1_024
-"""The longest subject; a server disconnects clients with lines over 4 kB."""
+"""The longest subject. It is limited because a server disconnects a client that sends lines of more than 4 kB."""
 _MOST_ARRIVALS = 8_192
 
 
 class Subjects:
-    """The subjects of one peer, under a prefix and with its name."""
+    """The subjects of one peer: they begin with `prefix`, and `name` is the peer's name in them."""
 
     def __init__(self, prefix: str, name: str) -> None:
         if _TOKENS.fullmatch(prefix) is None:
@@ -68,16 +73,16 @@ class Subjects:
         return subject
 
     def read_record(self, subject: bytes) -> tuple[str, str]:
-        """Return the address and the key of a record's subject."""
+        """Return the address and the key that the subject of a record contains."""
         _, owner, random, namespace = subject[len(self.prefix) + 1 :].decode().split(".", 3)
         return f"queue.{namespace}", owner + random
 
     def direct_filter(self, address: str, peer: str) -> bytes:
-        """Return the additional subscription of a worker at `work.<namespace>`: requests to this worker alone."""
+        """Return the subject to which a worker at `work.<namespace>` also subscribes: requests to this worker alone."""
         return f"{self.prefix}.direct.{peer}.*.{address.partition('.')[2]}.*".encode()
 
     def filter(self, address: str) -> bytes:
-        """Return the subscription of a listener at an address: the messages of every caller."""
+        """Return the subject to which a listener at an address subscribes: the messages of every caller."""
         kind, _, rest = address.partition(".")
         if kind == "work":
             return f"{self.prefix}.work.*.{rest}.*".encode()
@@ -90,7 +95,10 @@ class Subjects:
 
 
 class Arrivals(dict[bytes, Arrival]):
-    """Arrivals by subject, each made once. The server's permissions ensure that a caller states its own name."""
+    """A cache of the `Arrival` for each subject.
+
+    Its `sender` is the caller's name in the subject. The server's permissions have to ensure that it is the true name.
+    """
 
     def __init__(self, prefix: str) -> None:
         super().__init__()

@@ -133,7 +133,7 @@ class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsB
         self._heartbeat_timer: asyncio.TimerHandle | None = None
 
     def optional(self, kind: type[Part]) -> Part | None:
-        """Return the records for `KeepsRecords`, else this transport if it implements an optional Protocol."""
+        """Return the object that implements an optional Protocol: for `KeepsRecords` a separate one, else this one."""
         return self._records if kind is KeepsRecords and isinstance(self._records, kind) else super().optional(kind)
 
     @property
@@ -217,7 +217,11 @@ class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsB
         return await self._queues.store_key(key, seconds, entry) if self.capabilities.durable else True
 
     def delete_key(self, key: str, entry: str = "") -> None:
-        """Do nothing: a released message keeps its entry, and a message that is stored again has none."""
+        """Do nothing, because no delivery needs a deleted key.
+
+        A released message keeps its entry, for which the key is stored. A message that is stored again has no entry,
+        and its key is not checked.
+        """
 
     async def flush(self) -> None:
         """Return once the server has processed everything that was sent, and all its earlier messages were received."""
@@ -287,7 +291,10 @@ class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsB
     def subscribe(
         self, subject: bytes, group: str = "", receive: ReceiveData | None = None, full: ReceiveMessage | None = None
     ) -> Stop:
-        """Subscribe to a subject across connections, for data alone or for whole messages."""
+        """Subscribe to a subject, on this connection and on later ones.
+
+        `receive` is called with the data and the subject of each message, or `full` with the whole message.
+        """
         subscription = Subscription(b"%d" % next(self._sids), subject, group.encode(), receive, full)
         self._subscriptions[subscription.sid] = subscription
         if self._connection is not None:
@@ -310,7 +317,7 @@ class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsB
         for connection in (self._connection, self._retiring):
             if connection is not None:
                 connection.buffer.send(unsubscribe(subscription.sid))
-                # Messages that the server sent before it read this still belong to the subscription.
+                # The subscription also gets the messages that the server sent before it read this command.
                 connection.buffer.ping(functools.partial(connection.reader.forget, subscription.sid))
 
     def _replied(self, message: NatsMessage) -> None:
@@ -340,7 +347,7 @@ class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsB
             attempt = 0
             self._up(connection)
             self._arrive()
-            while self._connection is not None:  # a move to another server replaces the connection
+            while self._connection is not None:  # not only once: a move to another server replaces it
                 await self._connection.wait_closed()
 
     async def _diagnose(self, error: Exception) -> CallError | None:
@@ -414,7 +421,7 @@ class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsB
         return None
 
     async def _replace(self, old: NatsConnection, connection: NatsConnection) -> None:
-        """Use another connection, and close the old one once all messages also arrive on the new one.
+        """Use another connection, and close the old one as soon as all messages arrive on the new one, too.
 
         Other servers need a moment to learn of the new subscriptions. Until then messages may come by either connection
         or by both.
