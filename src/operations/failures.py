@@ -90,9 +90,9 @@ def mark_executed(error: CallError, operation_id: str) -> CallError:
 def translate(error: BaseException, operation_id: str) -> BaseException:
     """Return the error that the caller of an operation gets for an exception of its handler.
 
-    A cancellation of the current task, KeyboardInterrupt and GeneratorExit are returned unchanged; everything else
-    becomes a CallError with its cause. The error is returned instead of raised: a frame that raises an error from a
-    local variable forms a reference cycle with the traceback.
+    A CallError, a cancellation of the current task, KeyboardInterrupt and GeneratorExit are returned unchanged. Any
+    other exception becomes the cause of a new CallError. This function does not raise the error itself, because a frame
+    that raises an error from a local variable forms a reference cycle with the traceback.
     """
     if isinstance(error, CallError):
         return error

@@ -48,7 +48,7 @@ Load = Callable[[Any], dict[str, Any]]
 _STREAMS = (AsyncGenerator, AsyncIterator, AsyncIterable)
 
 NAMESPACE_VARIABLE = "__operations_namespace__"
-"""Name of the module variable with the namespace of its functions; by default it is the module's name."""
+"""Name of the module variable that sets the namespace of the module's functions, by default the module's name."""
 
 
 class FunctionOperation(Operation[R_co], Generic[P, R_co, Returned], frozen=True, kw_only=True):
@@ -71,7 +71,7 @@ class FunctionOperation(Operation[R_co], Generic[P, R_co, Returned], frozen=True
         return self.function.__name__
 
     def bind(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Return the arguments of a call of the function as the input of the operation; a context is left out."""
+        """Convert arguments of the function to the input of the operation; `args` and `kwargs` contain no context."""
         parameters = inspect.signature(self.function).parameters
         given = [name for name in parameters if name not in self.contexts]
         if len(args) > len(given):
@@ -157,7 +157,7 @@ def operation(function: Callable[..., Any] | str | None = None, /, **options: An
     """
     for unknown in options.keys() - _Options.__annotations__:
         raise TypeError(_explain_unknown(unknown))
-    # The scope of the definition, for annotations that are strings.
+    # The local variables where the function is defined: annotations that are strings may refer to them.
     scope = sys._getframe(1).f_locals
     if isinstance(function, str):
         options["id"] = function
@@ -307,7 +307,7 @@ class _FunctionCall:
 
 
 def _problems_of(error: CallError) -> list[Found] | None:
-    """Return the problems that a loader found; None for an error of the user's code."""
+    """Return the problems that a loader found; None if the error was raised by user code instead."""
     details = error.details
     if error.code is not ErrorCode.VALIDATION_ERROR or not isinstance(details, dict):
         return None

@@ -57,7 +57,7 @@ def _is_without_rights() -> bool:
 
 
 def _not_executed(error: CallError, operation: Operation[Any]) -> CallError:
-    """Mark the error as not executed: handlers raise VALIDATION_ERROR as well."""
+    """Add `executed: no` to the error, because a `VALIDATION_ERROR` can also come from a handler that has run."""
     details = error.details if isinstance(error.details, dict) else {}
     error.details = {**details, "operationId": operation.id, "executed": "no"}
     return error

@@ -97,7 +97,7 @@ class Mismatches:
         if path in paths or len(paths) < _MAX_PATHS:
             paths.add(path)
             return path
-        # A rule that fails at many paths belongs to a map: its keys are data, not structure.
+        # If a rule fails at many paths, they differ in the keys of a map, which are data: `*` replaces the last key.
         return f"{path.rpartition('/')[0]}/*"
 
     def _add(self, key: tuple[str, str], problem: Problem, count: int) -> None:
