@@ -30,7 +30,7 @@ def work_address(operation_id: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def operation_address(operation_id: str) -> str:
-    """Return the address of requests for an operation, on a transport that addresses each operation."""
+    """Return the address of requests for an operation, on a transport with a separate address for each operation."""
     namespace, _, name = operation_id.rpartition(".")
     return f"work.{namespace}/{name}"
 
@@ -49,10 +49,10 @@ def queue_address(operation_id: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def control_address(operation_id: str) -> str:
-    """Return the address of control messages for a call whose worker is unknown: all workers of its namespace."""
+    """Return the address of control messages for an unknown worker: all workers of the namespace receive them."""
     return f"control.{namespace_of(operation_id)}"
 
 
 def worker_address(worker_id: str) -> str:
-    """Return the address of control messages for a worker, whose id is `<peer>.<number>`."""
+    """Return the address of control messages for a worker, whose id is `<peer>.<random digits>`."""
     return f"peer.{worker_id.rpartition('.')[0]}"

@@ -39,7 +39,10 @@ _log = logging.getLogger("operations")
 _ACKNOWLEDGED_WITHIN = 2.0
 """Seconds for which a worker that leaves waits for the hub's confirmation."""
 _ANSWER_SECONDS = 0.05
-"""Time in each second for announcements to single peers that ask for them; the others get one announcement to all."""
+"""Largest time in each second for sending announcements to single peers that request them, in seconds.
+
+When the time is used up, further peers wait until the end of the second, when one announcement is sent to all peers.
+"""
 _OVERHEAD = 1_024
 """Bytes of an announcement's message that are reserved for everything except the specs."""
 
@@ -92,7 +95,11 @@ class Announcer:
             self._beat()
 
     def announce(self) -> None:
-        """Announce the operations. In process, send only a heartbeat: callers that see it request the announcement."""
+        """Announce the operations.
+
+        If the transport stays within one process, send only a heartbeat. Callers that receive the heartbeat request the
+        announcement.
+        """
         self._generation += 1
         if self._transport.optional(InProcess) is not None:
             self._send_alive()
@@ -116,7 +123,10 @@ class Announcer:
             raise CallError(ErrorCode.ACCESS_DENIED, message, {"rejected": dict(self.rejected)})
 
     async def leave(self) -> None:
-        """Announce that this worker accepts no more requests; wait until a hub has confirmed that."""
+        """Announce that this worker accepts no more requests.
+
+        A hub confirms that: wait for its confirmation, at most `_ACKNOWLEDGED_WITHIN` seconds.
+        """
         if self._is_gone:
             return
         self._is_gone = True
@@ -154,7 +164,7 @@ class Announcer:
             self._note_registered({**event.payload.rejected, **self._expand(event.payload.refused)})
 
     def _answer(self, peer: str) -> None:
-        """Send a peer the announcement; any peer of a bus may ask for it, any number of times."""
+        """Send a peer the announcement; limit the time for that, because a peer of a bus may request it very often."""
         if self._second is None:
             self._second = asyncio.get_running_loop().call_later(1.0, self._end_second)
         if self._answering > _ANSWER_SECONDS:
@@ -170,7 +180,7 @@ class Announcer:
             self._send_operations(WORKERS)
 
     def _expand(self, refused: Mapping[str, str]) -> dict[str, str]:
-        """Return the reasons for rejections by operation id; the hub sends these by namespace."""
+        """Return the reasons for rejections by operation id; `refused` has them by namespace, as the hub sends them."""
         return {
             operation.id: reason
             for name, reason in refused.items()
@@ -225,7 +235,10 @@ class Announcer:
 
 
 def listed_namespaces(namespaces: Iterable[str]) -> tuple[str, ...]:
-    """Return the namespaces of an announcement; if there are too many, only their first parts, or `*` for any."""
+    """Return the namespaces that an announcement lists, at most `MOST_NAMESPACES`.
+
+    If there are more, return only the first part of each name; if these are also too many, return `*` (any namespace).
+    """
     found = set(namespaces)
     if len(found) > MOST_NAMESPACES:
         found = {namespace.partition(".")[0] for namespace in found}
@@ -303,7 +316,7 @@ class WorkerDirectory:
             self._remove(event.payload.worker_id)
 
     def _join(self, announced: AnnouncementPayload) -> AnnouncementPayload | None:
-        """Return the whole announcement when its last part arrives; parts of one generation arrive in order."""
+        """Return the whole announcement if this is its last part, otherwise None; the parts arrive in order."""
         if announced.parts <= 1:
             return announced
         parts = self._parts.pop(announced.worker_id, [])

@@ -51,8 +51,8 @@ class PendingRequestMap:
     `call` and `subscribe` send requests. `respond`, `complete`, `emit_error` and `abort` respond to requests, for code
     that serves them without a CallHandler. Requests are encoded in the transport's preferred format, or in `codec`.
 
-    Calls made while a request is handled run as the caller of that request. A worker calls with its own rights only
-    with `as_worker=True`, outside any request.
+    A call that a handler makes has the identity of the caller of the handler's request. A worker can call with its own
+    rights only outside any request: pass `as_worker=True`.
     """
 
     def __init__(
@@ -97,14 +97,15 @@ class PendingRequestMap:
         as_worker: bool = False,
         progress: Progress | None = None,
     ) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
-        """Call an operation by id, or by its Operation; with an Operation, `data` has its Python type.
+        """Call an operation and return its envelope, or raise a CallError.
 
-        Return the envelope or raise a CallError: at the latest after `timeout` seconds or at `deadline` (epoch ms), by
-        default after the time limit of this PendingRequestMap. `retry` sends the request again if its connection or
-        worker is lost: use it for queries, never for operations that change something. `wait` waits for a worker if
-        there is none, instead of failing immediately. `durable` stores the request: it runs at least once, even if its
-        worker or its caller is lost. `as_worker` calls with this process's own rights, outside any request. `progress`
-        is called with the progress that the handler reports.
+        `operation` is an id or an Operation. For an Operation, `data` is converted to its Python return type. The call
+        ends at the latest after `timeout` seconds or at `deadline` (epoch ms); without both, after the default timeout
+        of this PendingRequestMap. `retry` sends the request again if the connection or the worker is lost: use it for
+        queries, never for operations that change something. `wait` waits for a worker if none is connected; by default
+        the call then fails immediately. `durable` stores the request, so that it runs at least once, even if a worker
+        or the caller is lost. `as_worker` calls with this process's own rights, outside any request. `progress` is
+        called with the progress that the handler reports.
         """
         operation_id = _require_id(operation)
         until = None if deadline is None and timeout is None else _earliest(deadline, timeout)
@@ -125,9 +126,10 @@ class PendingRequestMap:
         identity: Identity | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
-        """Store the request of a job and wait until it is stored; the job's outcome is kept instead of sent.
+        """Store the request of a job and wait until it is stored.
 
-        `most` is the largest number of jobs of the owner (0: no limit), `most_bytes` the largest size of the input.
+        The outcome of the job is stored in its record and is not sent to the caller. `most` is the largest number of
+        jobs of the owner (0: no limit), `most_bytes` the largest size of the input.
         """
         grant, now = current_grant.get(), time.time()
         request = RequestPayload("", operation_id, input, None, None, None, identity, metadata, job=job)
@@ -171,7 +173,7 @@ class PendingRequestMap:
     ) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
         """Call an operation with the deadline, caller and trace of `context`.
 
-        `parent` is the id of the parent request, if it is not the one of `context`.
+        `parent` is the id of the parent request; by default, the parent or else the request that `context` names.
         """
         request = self._inherit(context, operation_id, input, parent)
         grant = context.grant or current_grant.get()
@@ -244,7 +246,7 @@ class PendingRequestMap:
                 del pending  # as in `_call`
 
     def _use_grant(self, request: RequestPayload, grant: Grant | None, as_worker: bool) -> None:
-        """Set the caller of a nested call; refuse a call that would run with other rights."""
+        """Give a nested call the identity of its `grant`; raise an error if the call would run with other rights."""
         if grant is None:
             return
         if as_worker:
@@ -260,7 +262,7 @@ class PendingRequestMap:
             raise _refused(request.operation_id, "FOREIGN_GRANT", reason)
 
     def _target(self, operation_id: str) -> Dispatcher | None:
-        """Return the dispatcher in this process that serves the operation, if the transport can reach one."""
+        """Return the dispatcher that serves the operation, if the transport connects both sides in this process."""
         if self._in_process is None:
             return None
         target = self._in_process.reach(work_address(operation_id))
@@ -368,7 +370,10 @@ class PendingRequestMap:
         self._endpoint.send_error(request_id, error, self._codec)
 
     def abort(self, request_id: str, reason: str = "") -> None:
-        """Cancel a request: one that this side made, whose caller gets `ABORTED`, or one that this side received."""
+        """Cancel a request.
+
+        If this side made the request, its call raises `ABORTED`. If this side received it, the caller gets an abort.
+        """
         pending = self._endpoint.pending.get(request_id)
         if pending is None:
             self._endpoint.send_abort(request_id, inbox_of(request_id), self._codec, reason)
@@ -386,9 +391,9 @@ class PendingRequestMap:
         grant: Grant | None = None,
         as_worker: bool = False,
     ) -> tuple[bytes, Codec]:
-        """Return a request as bytes, with a new id, and its codec; raise a CallError if it cannot be sent.
+        """Give a request a new id; return the encoded request and its codec. Raise a CallError if it cannot be sent.
 
-        For a hub, the identity is in the header of the event, otherwise in its payload.
+        A request to a hub has the identity in the header of the event, any other request in the payload.
         """
         capabilities = self._transport.capabilities
         codec = self._chosen or CODECS[capabilities.codec]
@@ -420,7 +425,7 @@ class PendingRequestMap:
 
 
 def _require_id(operation: object) -> str:
-    """Return the id of an operation; raise `VALIDATION_ERROR` for anything that cannot be one."""
+    """Return the id of an operation; raise `VALIDATION_ERROR` for a value that is neither an id nor an Operation."""
     operation_id = operation.id if type(operation) is not str and isinstance(operation, Operation) else operation
     if isinstance(operation_id, str) and "." in operation_id.strip("."):
         return operation_id
@@ -429,7 +434,7 @@ def _require_id(operation: object) -> str:
 
 
 def _earliest(deadline: float | None, timeout: float | None) -> int | None:
-    """Return the time (epoch ms) at which a call ends: the earlier of `deadline` and `timeout`, if any."""
+    """Return the deadline of a call in epoch ms: `deadline` or the end of `timeout`, the earlier; None without both."""
     until = None
     if timeout is not None:
         check_seconds(timeout=timeout)
@@ -449,7 +454,7 @@ async def _rebuild(
 
 
 def random_id(peer: str) -> str:
-    """Return an unguessable request id; its first part is the peer that the response goes to."""
+    """Return an unguessable request id, which begins with the name of the peer that gets the response."""
     return f"{peer}-{os.urandom(16).hex()}"
 
 

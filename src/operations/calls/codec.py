@@ -50,7 +50,7 @@ CodecName = Literal["json", "msgpack"]
 
 
 class LocalOutput(msgspec.Struct, gc=False):
-    """The envelope of a local result, encoded and decoded in one step with the event around it."""
+    """The envelope of the result of a local function, encoded and decoded in one step with its event."""
 
     data: Any
     meta: LocalResponseMeta
@@ -83,7 +83,11 @@ class _PlainCallResponded(CallResponded, tag="call.responded"):
 
 _PlainEvent = _PlainCallRequested | _PlainCallResponded
 PLAIN_RESPONSE, PLAIN_REQUEST, LARGE_REQUEST = _PlainCallResponded, _PlainCallRequested, _LargeCallRequested
-"""The types of most responses and requests, which are decoded together with the value inside, and of large requests."""
+"""Types of decoded events.
+
+Most responses and requests have the first two types: the value inside is decoded in the same step. Large requests have
+the third.
+"""
 _LARGE_EVENTS = (_LargeCallRequested, *(kind for kind in Event.__args__ if kind is not CallRequested))
 _MARKER, _ESCAPE = JSON_MARKERS
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError)
@@ -154,7 +158,7 @@ class Codec:
         return event
 
     def _decode_unmarked(self, message: bytes) -> Event:
-        """Decode a request or response without marked values; raise ValueError if it may have marked values."""
+        """Decode a request or response without marks (see `Codec`); raise ValueError if it may contain marks."""
         assert self._has_marks is not None
         if (_MARKER in message or _ESCAPE in message) and self._has_marks(message):
             raise ValueError("marked")
@@ -188,7 +192,7 @@ class Codec:
             return msgspec.Raw(self.encode(msgspec.structs.replace(identity, claims=extend(identity.claims))))
 
     def read_identity(self, raw: msgspec.Raw) -> Identity | None:
-        """Decode the identity in the header of an event; raise one of `UNREADABLE`."""
+        """Decode the identity in the header of an event; raise an exception of `UNREADABLE` if it is invalid."""
         return None if raw is NULL else self._decode_identity(bytes(raw))
 
     def write_request(self, event: CallRequested) -> bytes:

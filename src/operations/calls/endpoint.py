@@ -68,7 +68,8 @@ _EXPECTED: dict[str, frozenset[type[Event]]] = {
 }
 """The types of events that are accepted at each kind of address.
 
-A broker grants permissions by address: a peer that may only send responses must not be able to send requests.
+Other types are rejected, because a broker grants permissions by address: a peer that may send only to the addresses of
+responses must not be able to send a request there.
 """
 
 
@@ -78,9 +79,9 @@ class PendingRequest(Protocol):
     worker: str | None
     """The id of the worker that runs the request, once it is known."""
     since: float
-    """Time of the loop's clock at which the request was last sent, or its last response was received."""
+    """Time of the loop's clock of the last activity: the request was sent, or a response was received."""
     patience: float
-    """Seconds after which a request that no worker has accepted counts as lost, if that is before three heartbeats."""
+    """Seconds until a request that no worker has accepted counts as lost; at the latest after three heartbeats."""
 
     @property
     def operation_id(self) -> str:
@@ -110,7 +111,7 @@ class RunningRequest(Protocol):
 
     event: CallRequested
     credits: int
-    """The number of the last accepted credit message, on a transport where other peers receive them too."""
+    """The number of the last accepted credit message; used if other peers also receive control messages."""
 
     def abort(self, reason: str) -> None:
         """Cancel the request."""
@@ -133,7 +134,10 @@ class SignsNestedCalls(Protocol):
         """Return the root (see `RootRequest`) of the request that is being received; None if it is not signed."""
 
     def record(self, event: CallRequested) -> Coroutine[Any, Any, bool] | None:
-        """Add the request that is being received to the record that all workers share; return False for a duplicate."""
+        """Return a coroutine that adds the request that is being received to the record that all workers share.
+
+        The coroutine returns False for a duplicate. Return None if the request is not added to the record.
+        """
 
 
 RequestHandler = Callable[[CallRequested, Codec, Arrival], None]
@@ -157,7 +161,7 @@ class Endpoint:
         self.pending: dict[str, PendingRequest] = {}
         """The requests that this side made, by their id."""
         self.progress: dict[str, ProgressReporter] = {}
-        """The progress callbacks of these requests, by request id."""
+        """The reporters that call the progress callbacks of pending requests, by request id."""
         self.running: dict[str, RunningRequest] = {}
         """The requests that run here, by their control id."""
         self.namespaces: dict[str, list[RequestHandler]] = {}
@@ -201,7 +205,7 @@ class Endpoint:
         return functools.partial(self.receive, expected=_EXPECTED[address.partition(".")[0]])
 
     def receive(self, message: bytes, arrival: Arrival, expected: frozenset[type[Event]] | None = None) -> None:
-        """Pass a message to its receiver; never raise, for any bytes."""
+        """Decode a message and pass it to the call or handler that it belongs to; never raise, for any bytes."""
         try:
             codec = CODEC_OF.get(message[:1]) or codec_of(message)
             try:
@@ -313,7 +317,7 @@ class Endpoint:
         self.progress[request_id] = ProgressReporter(callback)
 
     def _report_progress(self, event: CallProgress) -> None:
-        """Report the progress of a call that is still pending; later progress is dropped."""
+        """Report the progress of a pending call; drop progress that arrives after the end of the call."""
         reporter, payload = self.progress.get(event.id), event.payload
         if reporter is None:
             self.counters.dropped += 1
@@ -340,7 +344,10 @@ class Endpoint:
         self.send_error(event.id, error, codec, event.payload.request_id)
 
     def refuse_address(self, event: CallRequested, codec: Codec) -> None:
-        """Refuse a request whose operation is not the one of its address: permissions to send depend on addresses."""
+        """Refuse a request that was sent to the address of another operation or namespace.
+
+        A broker grants permissions by address: a peer must not run operations that its permissions exclude.
+        """
         self.counters.foreign += 1
         text = f"{event.to}: the request was sent to the address of another operation"
         details = {"operationId": event.to, "reason": "WRONG_ADDRESS", "executed": "no"}
@@ -379,9 +386,9 @@ class Endpoint:
             self.counters.dropped += 1
 
     def _note_unexpected(self, request_id: str) -> None:
-        """Count a response without a pending call: late, a duplicate, or foreign.
+        """Count a response without a pending call as late, as a duplicate, or as foreign.
 
-        The endpoints of one peer share its inbox. Each counts the responses to its own calls.
+        All endpoints of one peer receive the messages of its inbox. Each counts only the responses to its own calls.
         """
         answered = self.ended.get(request_id)
         if answered is not None:
@@ -436,7 +443,7 @@ class Endpoint:
             self.transport.send(address, message)
 
     def _repeat_late_aborts(self) -> None:
-        """Send the aborts again: the worker may not have been connected the first time."""
+        """Send the delayed aborts again, because a worker may not have been connected the first time."""
         self._send_late_aborts()
         self._late_aborts.clear()
 
@@ -462,14 +469,15 @@ EVENT_TYPES: frozenset[str] = frozenset(
 
 
 def inbox_of(request_id: str) -> str:
-    """Return the address of a request's caller: the id begins with the name of its peer."""
+    """Return the address of a request's caller, whose peer name is the first part of the request id."""
     return f"inbox.{request_id.rpartition('-')[0]}"
 
 
 def endpoint_of(transport: Transport) -> Endpoint:
     """Return the endpoint of a transport; create it on the first call.
 
-    The transport's `attachment` holds its endpoint and those of its wrappers: they share one inbox.
+    The transport's `attachment` is a list of endpoints: that of the transport itself, and those of its wrappers, such
+    as a SignedTransport. All of them share one inbox.
     """
     if not isinstance(transport.attachment, list):
         transport.attachment = []

@@ -23,7 +23,7 @@ from operations.schema import Schema, from_schema
 VERSION = 1
 NULL = msgspec.Raw(b"null")
 _Whole = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
-"""An integer of at most 64 bits: arithmetic with floats cannot overflow."""
+"""An integer of at most 64 bits, so that arithmetic with floats cannot overflow."""
 _Id = Annotated[str, msgspec.Meta(max_length=128)]
 """The id of a request, a worker or a peer: a name of at most 64 characters and random parts."""
 _Token = Annotated[str, msgspec.Meta(max_length=64)]
@@ -56,7 +56,7 @@ class RequestPayload(_CallPayload):
     progress: bool = False
     """Whether the caller accepts `call.progress`."""
     job: JobRequest | None = None
-    """The job whose outcome is kept instead of sent to the caller; None for a request that is not a job."""
+    """The job that the request starts; the outcome of a job is stored, not sent to the caller. None without a job."""
 
 
 class ResponsePayload(_CallPayload):
@@ -86,7 +86,10 @@ class AbortPayload(_CallPayload):
 
     reason: str = ""
     proof: str = ""
-    """Proof that the sender knows the request id; required if other peers also receive it (see `control_messages`)."""
+    """Proof that the sender knows the request id (see `control_messages`).
+
+    It is required on a transport where other peers also receive the message.
+    """
 
 
 class AcceptancePayload(_CallPayload):
@@ -109,7 +112,7 @@ class CreditPayload(_CallPayload):
     items: int = 0
     bytes: int = 0
     number: int = 0
-    """A number that grows with each credit message, on a transport where other peers also receive the messages."""
+    """A number that grows with each credit message, so that other peers that receive a message cannot repeat it."""
     proof: str = ""
     """Proof that the sender knows the request id, as in `AbortPayload`."""
 
@@ -203,7 +206,7 @@ class CallRequested(_Event, tag="call.requested"):
 
     payload: RequestPayload
     identity: msgspec.Raw = NULL
-    """The caller's identity, encoded: a worker receives the same identity many times and decodes it once."""
+    """The caller's identity, still encoded, because a worker receives the same identity often and decodes it once."""
     stream: bool = False
     parent: str | None = None
     grant: str | None = None

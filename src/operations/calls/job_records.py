@@ -1,7 +1,7 @@
 """Records of jobs: the state and outcome of stored calls, which any process can fetch later.
 
-The submitter writes a record when it stores the request, and the worker that runs the request replaces it. A record is
-bytes to the transport that keeps it.
+The submitter writes a record when it stores the request, and the worker that runs the request replaces the record. The
+transport stores records as bytes and does not decode them.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class JobRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
     state: JobState = JobState.QUEUED
     owner: str | None = None
     attempts: int = 0
-    """How many times the job was started, or delivered to a worker."""
+    """Number of times that the request was delivered to a worker; without a transport, that the job was started."""
     keep: int = 0
     """Milliseconds for which the outcome is kept."""
     created_at: int = 0
@@ -145,7 +145,11 @@ def read_record(value: bytes, body: bytes = b"") -> JobRecord:
 
 
 def transport_record(key: str, record: JobRecord, *, most: int = 0, waiting: float = 0.0) -> Record:
-    """Return a record in the transport's format; `waiting` is how long its job may wait for a worker."""
+    """Return a record in the transport's format.
+
+    `most` is the largest number of records of the owner (0: no limit). `waiting` is how many seconds the job may wait
+    for a worker; the record is stored for so much longer.
+    """
     body = b"" if record.body is None else _encode(record.body)
     return Record(key=key, value=record.encode(), seconds=record.seconds_kept + waiting, body=body, most=most)
 
@@ -173,7 +177,7 @@ def new_job_key(owner: str | None) -> str:
 
 
 def new_dead_letter_key() -> str:
-    """Return the name of the record of a dead letter of a durable call; it has no proven owner."""
+    """Return a name for the record of a dead letter of a durable call; such a record has no proven owner."""
     return blake2b(b"dead letters", digest_size=_OWNER_BYTES).hexdigest() + os.urandom(16).hex()
 
 
@@ -216,7 +220,7 @@ def fail_job(
     state: JobState = JobState.FAILED,
     most: int = MAX_RESULT_BYTES,
 ) -> JobRecord:
-    """Return the record of a job that ended without a result, with what is needed to retry it."""
+    """Return the record of a job that ended without a result, with the request, so that the job can be retried."""
     details = None
     if error.details is not None:
         try:

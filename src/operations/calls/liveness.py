@@ -22,7 +22,8 @@ class LivenessMonitor:
 
     A worker accepts a call within a fraction of a second. A call that no worker accepts counts as lost after three
     heartbeat intervals; a call with `retry` counts as lost already after half of its time limit, if that is sooner.
-    While workers report a backlog for its namespace, a call does not count as lost: it may still wait at the bus.
+    While workers report a backlog for a namespace, calls of that namespace do not count as lost, because their requests
+    may still wait at the bus.
 
     The monitor listens to heartbeats only while calls are pending, so that idle peers do not receive the heartbeats of
     all workers.

@@ -135,7 +135,10 @@ class PendingCall(msgspec.Struct, eq=False):
         self.worker = worker
 
     def lost(self, reason: str) -> None:
-        """Fail, because the call may have run; do nothing if it was never sent or may be repeated."""
+        """Fail the call, because it may have run.
+
+        Do nothing if no worker received the request, or if it may be repeated (`retry`): it is sent again later.
+        """
         if self._is_held_back:
             return
         self.worker = None
@@ -175,8 +178,9 @@ class PendingCall(msgspec.Struct, eq=False):
     def _may_resend(self, executed: str) -> bool:
         """Return whether to send the request again.
 
-        With `wait`, a request that did not run is sent again; with `retry`, a request that may have run. A repeatable
-        call that was lost once also waits for a worker that is not connected yet.
+        `executed` is whether the operation ran: `no`, `unknown` or `yes`. With `wait`, a request that did not run is
+        sent again. With `retry`, a request that may have run is sent again; from then on it is also sent again while no
+        worker is connected.
         """
         if executed == "no":
             return self._wait or self._risked

@@ -13,9 +13,9 @@ _LONGEST_MESSAGE = 10_000
 
 
 class ProgressSender:
-    """Sends the newest progress at most once every 20 ms, and the last before the call ends.
+    """Sends the newest progress at most once every 20 ms, and the last progress before the call ends.
 
-    A handler may report progress in every step of a loop: the number of messages stays bounded.
+    This limits the number of messages, even if a handler reports progress in every step of a loop.
     """
 
     def __init__(self, request_id: str, send: Callable[[ProgressPayload], None]) -> None:
@@ -25,7 +25,7 @@ class ProgressSender:
         self._timer: asyncio.TimerHandle | None = None
 
     def __call__(self, progress: float, total: float | None = None, message: str | None = None) -> None:
-        """Send progress, or buffer it if some was sent less than 20 ms ago."""
+        """Send progress, or buffer it if other progress was sent less than 20 ms ago."""
         if self._send is None or not isfinite(progress) or not isfinite(total or 0.0):
             return
         text = None if message is None else message[:_LONGEST_MESSAGE]

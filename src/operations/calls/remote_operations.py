@@ -167,9 +167,9 @@ def from_call(
     namespaces: Iterable[str] | None = None,
     as_worker: bool = False,
 ) -> RemoteOperations:
-    """Import the operations of remote workers into `registry`, by default a new one, and keep it up to date.
+    """Import the operations of remote workers into `registry`, by default a new registry; follow their changes.
 
-    With `as_worker`, calls outside any request use this process's own rights; for a process that also serves operations
-    at the hub. Calls made while a request is handled always run as that request's caller.
+    Pass `as_worker` in a process that also serves operations at the hub and calls outside any request: such calls then
+    use the process's own rights. A call that a handler makes always has the identity of the handler's caller.
     """
     return RemoteOperations(transport, registry, namespaces=namespaces, as_worker=as_worker)

@@ -1,7 +1,7 @@
-"""Replay protection: a signed request is accepted once.
+"""Replay protection: a signed request is accepted at most once.
 
-Each worker stores the signed requests that it received recently. All workers share a record of the mutations and stored
-requests among them.
+Each worker keeps the ids of the signed requests that it received recently. For mutations and stored requests, all
+workers also share a record of these ids.
 """
 
 from __future__ import annotations
@@ -30,14 +30,18 @@ class ReplayError(CallError):
 
 
 class SeenRequests:
-    """The signed requests that were received; each is kept until its deadline, after which it cannot run."""
+    """The ids of the signed requests that were received.
+
+    An id is kept until the deadline of its request; without a deadline, for two minutes. A copy that arrives later is
+    too old to run.
+    """
 
     def __init__(self) -> None:
         self._seen: dict[int, dict[str, int]] = {}
         self._swept = 0
 
     def is_new(self, event: CallRequested) -> bool:
-        """Store a request; return False if it was received before with the same or a later attempt number."""
+        """Keep the id of a request; return False if it was received before with the same or a later attempt number."""
         now = int(time.time())
         if now != self._swept:
             self._sweep(now)
@@ -55,7 +59,7 @@ class SeenRequests:
 
 
 def kept_until(event: CallRequested) -> float:
-    """Return the time until which a request is stored, in seconds since the epoch."""
+    """Return the time until which `SeenRequests` keeps the id of a request, in seconds since the epoch."""
     payload = event.payload
     if payload.deadline is not None:
         return payload.deadline / 1000
@@ -65,7 +69,7 @@ def kept_until(event: CallRequested) -> float:
 def replay_problem(event: CallRequested, *, stored: bool) -> str:
     """Return why a request cannot be protected against replays, or an empty string.
 
-    Without these checks, a copy of a request could run once the request is no longer stored.
+    Without these checks, a copy of a request could run after the id of the request is no longer kept.
     """
     payload, now = event.payload, time.time()
     if stored:
@@ -80,7 +84,7 @@ def replay_problem(event: CallRequested, *, stored: bool) -> str:
 
 
 class RecordedDelivery:
-    """A delivery whose request is in the shared record; its release removes the request from the record."""
+    """A delivery whose request is in the shared record; `release` also removes the request from that record."""
 
     def __init__(self, inner: Delivery, keys: StoresKeys | None) -> None:
         self.key = ""
@@ -95,7 +99,7 @@ class RecordedDelivery:
 
     @property
     def record_key(self) -> str:
-        """The key of the record that was stored with the message."""
+        """The key of the job record that was stored with the message, not of the shared record; empty without one."""
         return self._inner.record_key
 
     @property
@@ -110,7 +114,7 @@ class RecordedDelivery:
 
     @property
     def entry(self) -> str:
-        """What tells the message from its copies."""
+        """The id of the stored message, by which it differs from its copies; the same in each delivery."""
         return self._inner.entry
 
     def done(self, record: Record | None = None) -> None:
@@ -118,7 +122,7 @@ class RecordedDelivery:
         self._inner.done(record)
 
     def note(self, record: Record) -> None:
-        """Replace the record of the message."""
+        """Replace the job record that was stored with the message."""
         self._inner.note(record)
 
     def release(self) -> None:

@@ -49,7 +49,7 @@ _ACCEPT_SECONDS = 0.1
 _MAX_ATTEMPTS = 8_192
 """Number of recent requests whose duplicates are recognised."""
 _SESSION = re.compile("[.-]")
-"""The characters that end the first part of a session's name, with which a request id behind a hub begins."""
+"""The characters that end the first part of a session's name; at a hub, a request id begins with that name."""
 _MOST_IDENTITIES = 1_024
 
 
@@ -89,7 +89,7 @@ class RequestHandler:
         """Largest number of values in the input of a caller without rights; None for no limit."""
         self._signs = transport.optional(SignsNestedCalls) if identify is not None else None
         self._attempts: Recent[str, int] = Recent(_MAX_ATTEMPTS)
-        """The last requests and their attempts, so that no request runs twice."""
+        """The attempt numbers of the last requests, by request id, so that no request runs twice."""
         self._identities: dict[bytes, Identity] = {}
 
     def close(self) -> None:
@@ -277,7 +277,7 @@ class Reply(msgspec.Struct, eq=False):
         """Note that the shared record has the request: other deliveries of it are copies."""
 
     def track(self, request: Request | None = None) -> None:
-        """Register a call that did not end immediately: its caller can control it, and is notified of its worker."""
+        """Register a call that has not ended, so that its caller can control it and learns which worker runs it."""
         endpoint = self.handler.endpoint
         self.control_id = control_id(self.event.id) if endpoint.shares_control else self.event.id
         endpoint.running[self.control_id] = self

@@ -1,4 +1,7 @@
-"""Format of a signed request: a head, the token, for nested calls the root, the signature, and the request."""
+"""Format of a signed request: the head, the token, the root, the signature and the request, in this order.
+
+Only a nested call has a root (see `RootRequest`).
+"""
 
 from __future__ import annotations
 

@@ -113,7 +113,10 @@ class SignedTransport(TransportWrapper):
 
     @property
     def capabilities(self) -> Capabilities:
-        """The capabilities of the inner transport, with space for signatures; a reconnect may change them."""
+        """The capabilities of the inner transport, which a reconnect may change.
+
+        `max_payload` is smaller than that of the inner transport, to leave space for the signature.
+        """
         inner = self.inner.capabilities
         if self._capabilities is None or self._capabilities[0] is not inner:
             limit = inner.max_payload
@@ -139,7 +142,7 @@ class SignedTransport(TransportWrapper):
         self.inner.send(address, message, undelivered)
 
     def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
-        """Listen at an address; the signature of a request is verified before `receive` is called."""
+        """Listen at an address; the signature of a request is verified and removed before `receive` is called."""
         if not address.startswith("work."):
             return self.inner.listen(address, receive, group=group)
 
@@ -201,7 +204,7 @@ class SignedTransport(TransportWrapper):
         return signer.identity
 
     def root_of(self, event: CallRequested) -> RootRequest | None:
-        """Return the root that signs calls nested in the request that is being received; None if it is not signed."""
+        """Return the root for calls nested in the request that is being received; None if the request is not signed."""
         received = self._received
         if received is None or received.signed is None or isinstance(received.signer, CallError):
             return None
@@ -214,9 +217,10 @@ class SignedTransport(TransportWrapper):
         return RootRequest(received.signed.token, root_id(event.id), deadline)
 
     def record(self, event: CallRequested) -> Coroutine[Any, Any, bool] | None:
-        """Add the request that is being received to the record that all workers share; return False for a duplicate.
+        """Return a coroutine that adds the request that is being received to the record that all workers share.
 
-        Return None if there is no such record, or if a worker stored the request again.
+        The coroutine returns False for a duplicate. Return None if the request is not signed, if the transport has no
+        shared record, or if a worker stored the request again.
         """
         received, keys = self._received, self._stored_keys
         if received is None or received.signed is None or keys is None:
@@ -418,7 +422,7 @@ def _is_signed_with(key: bytes, signed: SignedRequest, address: bytes) -> bool:
 def _signed_address(address: str, bus: str) -> bytes:
     """Return the bus and address that a signature covers.
 
-    A request to a single worker has the signature of a request to any worker of the operation.
+    A request to a single worker is signed for the address of all workers, so that another worker also accepts it.
     """
     if address.startswith("direct."):
         address = f"work.{address.partition('/')[2]}"

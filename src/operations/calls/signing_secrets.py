@@ -30,8 +30,8 @@ class SigningSession(msgspec.Struct, frozen=True):
 class SigningSecret:
     """The secret of workers and issuers; its owner can sign for every token.
 
-    New signatures and sessions use `secret`. Verification also accepts the secrets in `accepts`, while one secret
-    replaces another.
+    New signatures and sessions use `secret`. Verification also accepts the secrets in `accepts`: pass the old secret
+    there while a new one replaces it.
     """
 
     def __init__(self, secret: bytes, *, accepts: Iterable[bytes] = ()) -> None:

@@ -1,4 +1,4 @@
-"""Responses to stored requests: the request of a durable call is acknowledged, and the outcome of a job is kept."""
+"""Responses to stored requests: acknowledges the request of a durable call, and stores the outcome of a job."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class StoredReply(Reply, kw_only=True):
     stored: StoredRequest
 
     def note_recorded(self) -> None:
-        """Note that the shared record has the request from the held delivery."""
+        """Note that the delivery that this worker holds is in the shared record: other deliveries are copies."""
         self.stored.is_recorded = True
 
     def abort(self, reason: str) -> None:
@@ -81,14 +81,14 @@ class StoredReply(Reply, kw_only=True):
 
 
 class JobReply(StoredReply, kw_only=True):
-    """The outcome of a job, which is kept instead of sent."""
+    """The response to the request of a job: the outcome is stored in the job's record and not sent to the caller."""
 
     job: JobRequest
     record: JobRecord
     _noted_at: float = 0.0
 
     def prepare(self, request: Request) -> None:
-        """Refuse a job whose owner is not the authenticated submitter; follow its progress."""
+        """Refuse a job whose owner is not the authenticated submitter; store the progress that the handler reports."""
         job, identity = self.job, request.grant.identity
         if job.owner is not None or identity is not None:
             # The owner that a submitter states proves nothing, and a submitter that signs may not know its own id.
@@ -105,22 +105,26 @@ class JobReply(StoredReply, kw_only=True):
         self.record.started_at = now_ms()
 
     def accept(self) -> None:
-        """Note that the job is running."""
+        """Store in the record that the job is running."""
         self._note()
 
     def report(self, value: float, total: float | None, message: str | None) -> None:
-        """Keep the progress that the handler reports, at most every `_NOTE_SECONDS`."""
+        """Store the progress that the handler reports, at most every `_NOTE_SECONDS`."""
         text = None if message is None else message[:_LONGEST_PROGRESS]
         self.record.progress = JobProgress(value, total, text)
         if time.monotonic() - self._noted_at >= _NOTE_SECONDS:
             self._note()
 
     def abort(self, reason: str) -> None:
-        """Cancel the job: a caller that may use the job requested that."""
+        """Cancel the job; unlike the abort of a durable call, this was requested by a caller that may use the job."""
         Reply.abort(self, reason)
 
     def refuse(self, error: CallError) -> None:
-        """Keep the error of a refused job; if the queue was full, release the job for another worker instead."""
+        """Store the error of a refused job.
+
+        If this worker cannot run the job now, for example because its queue is full, release it for another worker. If
+        the delivery is a copy, acknowledge that delivery.
+        """
         self.record.access = None  # so that its owner can read why it was refused
         if isinstance(error, ReplayError):
             self.stored.discard()
@@ -130,7 +134,7 @@ class JobReply(StoredReply, kw_only=True):
             self.ended(None, error)
 
     def ended(self, envelope: ResponseEnvelope[Any] | None, error: CallError | None) -> None:
-        """Keep the outcome and acknowledge the request, in one step."""
+        """Store the outcome and acknowledge the request, in one step."""
         if self.since:
             self.request = None
             self.handler.endpoint.running.pop(self.control_id, None)

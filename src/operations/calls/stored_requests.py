@@ -111,9 +111,9 @@ class StoredRequest:
         self.request_id = request_id
         self._first = delivery
         self.copies: list[Delivery] = []
-        """Other deliveries of the same job. If the held delivery is a copy, one of these may be the original."""
+        """Other deliveries of the same job. If `delivery` is a copy, one of the others may be the original."""
         self.is_recorded = False
-        """Whether the held delivery is the one in the shared record of signed requests; the others are copies then."""
+        """Whether `delivery` is in the shared record of signed requests; if so, the other deliveries are copies."""
 
     def replace(self, delivery: Delivery) -> None:
         """Hold `delivery`, a later delivery of the same request, in place of the earlier one."""
@@ -142,7 +142,7 @@ class StoredRequest:
                 copy.done()
 
     def discard(self) -> None:
-        """Acknowledge a delivery that is a copy, and release the others: one of them may be a retry of the job."""
+        """Acknowledge the first delivery, because it is a copy; release the others: one may be a retry of the job."""
         if self.is_held:
             self._requests.drop(self.request_id)
             self._first.done()
@@ -156,7 +156,7 @@ class StoredRequest:
             self.give_back()
 
     def give_back(self) -> None:
-        """Release the deliveries; those that are certainly copies are deleted."""
+        """Release the deliveries for another worker; acknowledge (and so delete) those that are certainly copies."""
         self.delivery.release()
         for copy in self.copies:
             if self.is_recorded:

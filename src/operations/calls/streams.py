@@ -22,9 +22,9 @@ from operations.failures import timed_out, unavailable
 
 WINDOW_ITEMS = 256
 WINDOW_BYTES = 1 << 20
-"""Items and bytes that a worker may send before the caller grants credit, and the largest credit that it can have."""
+"""Credit of a worker at the start of a stream, in items (`WINDOW_ITEMS`) and in bytes; its credit is never larger."""
 LEASE_SECONDS = 30.0
-"""A worker ends a stream after a period of this many seconds without a message of the caller."""
+"""A worker ends a stream after a period of this many seconds without a message from the stream's caller."""
 
 
 class CallStream:
@@ -287,7 +287,7 @@ class CreditGate:
 
     @property
     def is_open(self) -> bool:
-        """Whether the next item may be sent; for an item larger than the window, any credit is enough."""
+        """Whether the next item may be sent; any positive credit is enough, even for an item that is larger."""
         return self._items > 0 and self._bytes > 0
 
     async def wait(self) -> None:

@@ -35,9 +35,10 @@ class CallHandler:
     """The worker's side of the call protocol: it announces, serves and drains the operations of a registry.
 
     At most `concurrency` calls run at a time and `queue` more wait; requests beyond that fail with `executed: "no"`.
-    The transport or `identify` authenticates the caller; an identity in a payload is ignored, except on a trusted
-    transport. A large input (over 64 KiB) of a caller without scopes and resources may have `max_values` values; None
-    is no limit. Operations that are registered or removed later are announced automatically.
+    The transport or `identify` authenticates the caller. An identity in a payload is ignored, except on a transport
+    that trusts its callers, such as the one in memory. A large input (over 64 KiB) of a caller without scopes and
+    resources may contain at most `max_values` values; None is no limit. Operations that are registered or removed later
+    are announced automatically.
     """
 
     def __init__(
@@ -147,7 +148,7 @@ class CallHandler:
         self._announcer.announce()
 
     def _served(self) -> list[Operation[Any]]:
-        """Return the operations to serve: all but those that were imported from this transport."""
+        """Return the operations that `exposure` selects, except those that were imported from this transport."""
         served = [operation for operation in self.registry.operations.values() if operation.origin is not self.endpoint]
         exposure = self._exposure
         return served if exposure is None else [operation for operation in served if exposure.serves(operation.id)]

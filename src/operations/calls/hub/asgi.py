@@ -1,6 +1,6 @@
 """The hub as an ASGI application: spokes connect to a WebSocket endpoint of any ASGI server.
 
-Pure ASGI, without a framework. Pings and pongs, TLS and the largest frame are the server's settings.
+The application needs no framework. The ASGI server sends pings, handles TLS and limits the size of a frame.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class ASGILink:
         return self._unsent_bytes > _SLOW_BYTES
 
     def send(self, message: bytes) -> None:
-        """Send a message together with the others of this iteration of the event loop."""
+        """Buffer a message; all messages of one iteration of the event loop are sent together."""
         if self._gone.done() or self._is_closing or self._aborted.is_set():
             self.unsent += 1
             return

@@ -33,7 +33,7 @@ from operations.wire import encode_json, read_extension
 
 _MOST_OPERATIONS = 10_000
 _MOST_BYTES = 8 << 20
-"""Largest number of operations that the workers of one session may register, and largest total size of the specs."""
+"""Limits of all workers of one session together: number of operations, and total bytes of the specs."""
 _EVERYTHING = ("*",)
 _OVERHEAD = 1024
 """Largest size of an announcement without its specs."""
@@ -98,12 +98,12 @@ class Registration(msgspec.Struct, eq=False):
     worker_id: str
     """The id that the worker gave itself."""
     alias: str
-    """The id that other peers get; the worker's own id contains the name of its peer."""
+    """The id that other peers get instead of `worker_id`, which would reveal the name of the worker's peer."""
     generation: int = 0
     pool: bool = False
     operations: dict[str, AnnouncedOperation] = {}
     rejected: dict[str, str] = {}
-    """Reasons for rejected operations, by operation id; also for operations that another session has registered."""
+    """Reasons for rejected operations, by operation id; for example, another session has registered the operation."""
     refused: dict[str, str] = {}
     """Reasons for refused namespaces, by namespace."""
     slots: int = 0
@@ -117,11 +117,17 @@ class CallableOperation(msgspec.Struct, eq=False):
     pool: bool
     sessions: list[HubSession]
     waiting: list[Registration] = []
-    """Workers that announced the same operation and were rejected; it is registered for them when it becomes free."""
+    """Workers whose announcement of the same operation was rejected.
+
+    When no session has the operation any more, it is registered for these workers.
+    """
 
 
 class HubDirectory:
-    """The operations of all sessions. It checks rights before it decodes a spec, and keeps specs encoded."""
+    """The operations of all sessions.
+
+    It decodes a spec only after it has checked that the session may register the operation, and stores specs encoded.
+    """
 
     def __init__(self, sessions: Mapping[str, HubSession], counters: Counters) -> None:
         self.operations: dict[str, CallableOperation] = {}
@@ -195,7 +201,7 @@ class HubDirectory:
         return unavailable(operation_id, "no worker serves it", "no")
 
     def _refuse(self, session: HubSession, worker_id: str, refused: dict[str, str]) -> None:
-        """Refuse a whole announcement; the operations that its worker registered before stay."""
+        """Refuse a whole announcement; the operations that its worker registered before stay registered."""
         self._counters.rejected += len(refused)
         session.send(JSON.encode(WorkerRegistered(VERSION, "", worker_id, RegistrationPayload([], {}, refused))))
 
@@ -278,7 +284,7 @@ class HubDirectory:
             changed[each] = None
 
     def _report(self, registration: Registration) -> None:
-        """Send a worker the result of its announcement, and other sessions its operations."""
+        """Send a worker the result of its announcement; send the other sessions the operations of the worker."""
         accepted = [
             operation_id for operation_id in registration.operations if operation_id not in registration.rejected
         ]
@@ -313,9 +319,10 @@ def _exceeds_limits(specs: Sequence[msgspec.Raw], others: Iterable[Registration]
 def _read_operations(
     session: HubSession, specs: Iterable[msgspec.Raw], codec: Codec, listed: Sequence[str], refused: Iterable[str]
 ) -> tuple[dict[str, AnnouncedOperation], dict[str, str]]:
-    """Decode the specs that a session may register; return them, and the reasons for rejecting others, by operation id.
+    """Decode the specs that a session may register.
 
-    Operations in a namespace that was refused as a whole have no separate reason.
+    Return the operations, and the reasons for rejected ones, both by operation id. An operation in a namespace of
+    `refused` is in neither, because its whole namespace has a reason.
     """
     operations: dict[str, AnnouncedOperation] = {}
     rejected: dict[str, str] = {}
@@ -352,7 +359,7 @@ class _ChangeNotices:
         self._queue: OrderedDict[tuple[HubSession, str], Registration] = OrderedDict()
 
     def watch(self, session: HubSession, registrations: Iterable[Registration]) -> None:
-        """Send a session the announcements of these workers, and of others as they change."""
+        """Send a session the announcements of these workers now, and later those of each new or changed worker."""
         self._watching.setdefault(session, set())
         for registration in registrations:
             self._add(session, registration)

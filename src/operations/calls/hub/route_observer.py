@@ -48,7 +48,7 @@ class RouteObserver:
     def began(
         self, call: RoutedCall, identity: Identity | None, parent: str | None, header: EventHeader, codec: Codec
     ) -> None:
-        """Note a call that was sent to a worker; `parent` is the id, at the caller, of the request it is nested in."""
+        """Note a call that was sent to a worker; `parent` is the id that `parent_of` returns for the call."""
 
     def item(self, call: RoutedCall) -> None:
         """Note an item of a stream."""
@@ -57,7 +57,7 @@ class RouteObserver:
         """Note how a call ended: `ok`, or the code of its error."""
 
     def refused(self, session: HubSession, request_id: str, operation_id: str, code: str) -> None:
-        """Note a refused request; `operation_id` may be unknown."""
+        """Note a refused request; `operation_id` may be an id that no worker has registered."""
 
     def left(self, session: HubSession, reason: str) -> None:
         """Note a session that is removed."""
@@ -75,9 +75,10 @@ def read_trace(header: EventHeader, codec: Codec) -> str | None:
 
 
 def parent_of(session: HubSession, header: EventHeader) -> str | None:
-    """Return the id, at its caller, of the request that this request is nested in; None if it is unknown.
+    """Return the id of the request that this request is nested in (the parent); None if the hub does not know it.
 
-    A grant identifies the request that it was made for. Only the hub's own process may state a parent without a grant.
+    It is the id that the caller of the parent gave it. A grant identifies the parent, because the hub makes a grant for
+    one request. Only code in the hub's own process may state a parent without a grant.
     """
     grant = None if header.grant is None else session.grants.held.get(header.grant)
     if grant is None:

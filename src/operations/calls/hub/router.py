@@ -40,7 +40,10 @@ _QUEUED_PER_TURN = 64
 """Number of queued requests of one caller that are forwarded in one iteration of the event loop."""
 _MOST_UNREAD = 32 << 20
 _MOST_UNREAD_WITHOUT_RIGHTS = 8 << 20
-"""Numbers of unread bytes above which a worker gets no more requests: of any caller, and of callers without rights."""
+"""Numbers of bytes that a worker has not read, above which requests to the worker are refused.
+
+Requests of callers without rights are refused at the lower number.
+"""
 _MOST_CLAIMED = 4096
 """Largest size of a claimed identity that is decoded."""
 _MOST_CONTROL = 4096
@@ -63,7 +66,7 @@ _EXPIRY_SECONDS = 2
 
 
 CALLS_PER_CALLER = 4_096
-"""Default for the largest number of calls of one caller at workers."""
+"""Default for the largest number of calls of one caller that are at workers; the hub queues further calls."""
 
 
 class Router:
@@ -205,7 +208,7 @@ class Router:
             asyncio.get_running_loop().call_soon(self._forward_queued, queue)
 
     def _forward_queued(self, queue: CallerQueue) -> None:
-        """Forward as many queued requests as the limit allows, a few at a time."""
+        """Forward as many queued requests as the limits of the caller allow, in small groups."""
         for _ in range(_QUEUED_PER_TURN):
             if not queue.requests:
                 break
@@ -275,7 +278,7 @@ class Router:
         return session.caller
 
     def _read_claimed(self, session: HubSession, header: EventHeader, codec: Codec) -> Identity | None:
-        """Return the identity that a trusted request claims; an identity that a spoke claims is only counted."""
+        """Return the identity that a request claims; if a spoke claims it, count it as forged."""
         if header.identity is NULL:
             return None
         if not session.trusted and memoryview(header.identity).nbytes > _MOST_CLAIMED:
@@ -403,7 +406,7 @@ class Router:
         target.send(codec.encode(header))
 
     def _collect_credit(self, call: RoutedCall, header: EventHeader, codec: Codec) -> None:
-        """Add up the credit of a call whose worker reads slowly, so that any number of messages becomes one."""
+        """Add up the credit for a worker that reads slowly, so that many messages become one."""
         given = _READ_CREDIT[codec.name](bytes(header.payload))
         worker = call.worker
         if not worker.credit:
@@ -415,7 +418,7 @@ class Router:
         )
 
     def _send_credit(self, worker: HubSession) -> None:
-        """Send a worker the collected credit once it has read its other messages."""
+        """Send a worker the collected credit, as soon as the worker has read its other messages."""
         if worker.link is not None and worker.link.is_slow and self.sessions.get(worker.name) is worker:
             asyncio.get_running_loop().call_later(_CREDIT_SECONDS, self._send_credit, worker)
             return
@@ -463,7 +466,7 @@ class Router:
     def _end(
         self, call: RoutedCall, *, within: float = 0.0, answered: bool = False, code: str = ErrorCode.ABORTED.value
     ) -> bool:
-        """Remove a call that ended with a code, and end its grant; return False if it has ended before."""
+        """Remove a call that ended with `code`; end its grant in `within` seconds. Return False if it ended before."""
         if call.has_ended:
             return False
         call.has_ended = True

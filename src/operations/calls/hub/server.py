@@ -76,12 +76,15 @@ class Hub:
         self._tls = tls
         self._listener: Listener | None = None
         self._digest_key = os.urandom(16)
-        """The key of the digests of tokens and addresses: workers see the digest of an anonymous caller's address."""
+        """The key of the digests of tokens and addresses.
+
+        Workers receive the digest of an anonymous caller's address; without the key they cannot guess the address.
+        """
         self._accounts: dict[bytes, TokenConnections] = {}
         self._joined: dict[str, HubConnection] = {}
         """The connections whose handshake is complete, by the name of their peer."""
         self._turns: WeakValueDictionary[str, Turn] = WeakValueDictionary()
-        """The `Turn` of each connected identity, which all its connections share; it limits their messages."""
+        """The `Turn` of each connected identity; all connections of the identity share this limit of messages."""
         self._unsent_checked = 0.0
         self._names = PeerNames()
         self._numbers = itertools.count(1)
@@ -125,8 +128,8 @@ class Hub:
     def asgi_app(self) -> ASGIHub:
         """Return an ASGI application whose WebSocket connections are spokes of this hub.
 
-        It needs no `start`. The hub is closed when the server shuts down; call `close` yourself if the application is
-        mounted in another one.
+        Do not call `start`: the server of the application listens for spokes. The hub is closed when the server shuts
+        down. If the application is mounted in another application, call `close` yourself.
         """
         return ASGIHub(self.admit, max_payload=self.max_payload, close=self.close)
 
@@ -170,8 +173,8 @@ class Hub:
     def admit_as(self, principal: Principal, token: str | None, *, anonymous: bool = False) -> HubConnection:
         """Admit an authenticated connection, unless its token already has too many connections.
 
-        An anonymous peer calls without an identity; for this peer, `token` is a string by which its connections are
-        counted, such as its address.
+        An anonymous peer calls without an identity and has no token. Pass as `token` another string by which its
+        connections are counted, such as its address.
         """
         digest = blake2b((token or "").encode(errors="surrogatepass"), digest_size=16, key=self._digest_key).digest()
         account = self._accounts.get(digest) or TokenConnections(digest)
@@ -240,7 +243,7 @@ class Hub:
 class PeerNames:
     """The owners of peer names: a name belongs to the identity that used it first.
 
-    An identity with too many names loses its own oldest ones, never those of others.
+    An identity that uses too many names loses its own oldest names; it cannot displace the names of other identities.
     """
 
     def __init__(self) -> None:
@@ -271,7 +274,7 @@ class PeerNames:
         return True
 
     def note_worker(self, name: str) -> None:
-        """Store that a peer has registered operations: it is still a worker when it reconnects."""
+        """Store that a peer has registered operations, so that the hub treats it as a worker when it reconnects."""
         owner = self._owners.get(name)
         if owner is not None:
             self._names[owner][name] = True

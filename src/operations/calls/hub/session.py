@@ -29,7 +29,7 @@ _LEAST_READING = 1 << 20
 _READING_SECONDS = 5.0
 """Seconds in which a peer with more than `_SLOW_UNSENT` unsent bytes has to read `_LEAST_READING` bytes."""
 _HEADER_BYTES = 512
-"""Size that is counted for a queued request in addition to its payload and its claimed identity."""
+"""Size that is added to the payload and the claimed identity of a queued request, for everything else in memory."""
 _INTERIM_PER_SECOND = 100
 """Largest number of interim responses of one call that are forwarded within a second.
 
@@ -84,7 +84,7 @@ class HubSession:
         self.running: dict[str, RoutedCall] = {}
         """The calls that this peer runs, by the request ids that the hub made for it."""
         self.credit: dict[RoutedCall, tuple[int, int]] = {}
-        """The items and bytes of credit that wait until this worker reads its messages, by call."""
+        """The credit (items, bytes) that the hub holds back until this worker has read its other messages, by call."""
         self.grants = Grants()
         """The grants of the calls that this peer runs."""
         self.key = os.urandom(16)
@@ -141,9 +141,9 @@ class CallerQueue:
         self.calls = 0
         """Number of calls of this caller at workers."""
         self.sent_bytes = 0
-        """Size of the requests of these calls."""
+        """Total size of the requests of this caller's calls at workers."""
         self.requests: dict[tuple[HubSession, str], tuple[EventHeader, Codec]] = {}
-        """The requests in order, by their session and its request id."""
+        """The waiting requests in order of arrival, by session and request id of the session."""
         self.bytes = 0
         self.is_forwarding = False
         """Whether forwarding requests is scheduled."""
@@ -339,7 +339,7 @@ class HubConnection:
 
     def backlogged(self, link: Link, size: int) -> None:
         """Enforce the limits of unsent bytes: of this peer, of its token, and of all peers together."""
-        if not self.session.is_worker:  # callers without rights can fill its connection, up to other limits
+        if not self.session.is_worker:  # other limits apply to a worker, whose connection its callers can fill
             if self._reading is None:
                 self._reading = SlowReaderCheck(link)
             self._reading.wrote(size)
@@ -350,7 +350,7 @@ class HubConnection:
         self._hub.limit_unsent()
 
     def drained(self, link: Link) -> None:
-        """Do nothing: no response waits for a slow peer; a peer that exceeds its limits is disconnected."""
+        """Do nothing: the hub does not pause for slow peers, but disconnects a peer that exceeds its limits."""
 
     def receiving(self, link: Link) -> None:
         """Enforce the limit of received bytes."""

@@ -166,7 +166,7 @@ class Spoke(ReconnectingTransport):
         """Do nothing: the hello is sent next."""
 
     def received(self, message: bytes, link: Link) -> None:
-        """Handle the welcome; messages that follow it immediately go to the listeners."""
+        """Handle the welcome; pass messages that arrive directly after the welcome to the listeners."""
         if self._link is None and self._welcomed is not None and not self._welcomed.done():
             self._read_welcome(message)
             return
