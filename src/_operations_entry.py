@@ -11,7 +11,10 @@ import os
 
 
 def exit_immediately(number: int, frame: object) -> None:
-    """Exit with 130: nothing is open yet, or everything is closed."""
+    """Exit with 130, without cleanup.
+
+    The handler is installed only at the start and at the end of the program, when nothing is open.
+    """
     os._exit(130)
 
 

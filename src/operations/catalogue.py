@@ -113,7 +113,10 @@ class OperationCatalogue:
         type: OperationType | str | None = None,
         tag: str | None = None,
     ) -> list[OperationSpec]:
-        """Return the specs sorted by id; each parameter selects: in or below a namespace, of a type, with a tag."""
+        """Return the specs, sorted by id.
+
+        Each parameter restricts the list: to operations in or below `namespace`, of a `type`, or with a `tag`.
+        """
         return [
             operation.spec
             for operation_id, operation in sorted(self.operations.items())

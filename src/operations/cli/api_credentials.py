@@ -1,4 +1,4 @@
-"""Hints for missing credentials of an API, by the security schemes of its document."""
+"""Hints for missing credentials of an API, according to the security schemes that its document declares."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from operations.config.settings import OpenAPISettings, Source
 from operations.config.sources import OpenedSource
 
 _FIELDS = {"basic": ("username", "password"), "oauth2": ("client_id", "client_secret")}
-"""The settings of a credential other than a token."""
+"""The settings of each type of credential; other types have only `token`."""
 
 
 def missing_credentials(source: Source, needed: Sequence[Sequence[str]], opened: OpenedSource | None) -> str:
     """Return a hint if an API's credentials are missing; an empty string if some are configured.
 
-    `needed` has the alternatives of the operation: names of security schemes in the API's document.
+    `needed` has the alternatives that the operation accepts. Each alternative is the names of the security schemes, in
+    the API's document, that are needed together.
     """
     settings = source.settings
     assert isinstance(settings, OpenAPISettings)

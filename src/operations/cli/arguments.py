@@ -35,7 +35,7 @@ class Option(NamedTuple):
     choices: Sequence[str] = ()
     completes: str = ""
     variable: str = ""
-    """Environment variable with the value if the option is not given; `--option=` without a value ignores it."""
+    """Environment variable that is used if the option is missing; `--option=` overrides the variable with no value."""
 
     @property
     def key(self) -> str:
@@ -52,7 +52,7 @@ class Argument(NamedTuple):
     many: bool = False
     choices: Sequence[str] = ()
     completes: str = ""
-    """The kind of completion candidates: `operation`, `stream`, `namespace`, `field`, `file`."""
+    """The kind of completion candidates: `operation`, `stream`, `namespace`, `field`, `source` or `file`."""
 
     @property
     def shown(self) -> str:

@@ -52,7 +52,10 @@ def _split(line: str) -> list[str]:
 
 
 def _after_break(word: str, found: str) -> str:
-    """Return only the part of a candidate that bash replaces: bash splits words at `=` and `:`, and before `@`."""
+    """Return the part of a candidate that bash inserts.
+
+    Bash splits a word after `=` and `:` and before `@`, and replaces only the last part.
+    """
     split_at = max(word.rfind("=") + 1, word.rfind(":") + 1, word.rfind("@"))
     return found[split_at:] if split_at and found.startswith(word[:split_at]) else found
 
@@ -121,7 +124,7 @@ def _values(declared: Argument | Option, word: str, positional: list[str], befor
 
 
 def _operations(word: str, ids: Iterable[str]) -> Iterator[str]:
-    """Yield ids that start with a word; if there are many, their namespaces."""
+    """Yield ids that start with a word; if there are more than 40, yield only their namespaces."""
     found = [each for each in ids if each.startswith(word)]
     if len(found) <= 40:
         yield from found
@@ -158,7 +161,7 @@ def _fields(word: str, positional: list[str], catalogue: Catalogue | None) -> It
 
 
 def _paths(prefix: str, start: str) -> Iterator[str]:
-    """Yield files that start with a path, each with the word's prefix; a directory ends with a slash."""
+    """Yield the paths that begin with `start`, each after `prefix`; the path of a directory ends with a slash."""
     directory, name = os.path.split(start)
     try:
         found = sorted(os.scandir(os.path.expanduser(directory) or "."), key=lambda entry: entry.name)

@@ -54,8 +54,8 @@ def optional_configuration(args: ParsedArguments) -> Config | None:
 def read_configuration(path: Path, draft: str | None = None) -> Config:
     """Return the configuration in a file, trusted or not, and redact its secrets in all later messages.
 
-    Reading runs nothing. Call `ensure_trust` before opening sources. With `draft`, the file is read as if it had
-    that text.
+    Reading runs no command or code of the configuration. Call `ensure_trust` before opening sources. With `draft`, the
+    file is read as if its content were `draft`.
     """
     try:
         config = load_config(path) if draft is None else load_draft(path, draft)

@@ -145,7 +145,7 @@ def _is_api_key(table: dict[str, Any], opened: OpenedSource) -> bool:
 
 
 def _ensure_trust(args: ParsedArguments, path: Path) -> bool:
-    """Ask the user to trust the file as it is before a source is added; return False if the file is invalid."""
+    """Ask the user to trust the file in its state before the source is added; return False if the file is invalid."""
     if not path.exists():
         return True
     try:
@@ -238,7 +238,7 @@ def _include(found: EditorFile, target: Path, *, was_shown: bool) -> None:
 
 
 def _written(path: Path, directory: Path) -> str:
-    """Return a path for the configuration file: relative to that file, or to the user's home directory."""
+    """Return a path as the configuration states it: relative to `directory` or to the home directory, else absolute."""
     if path.is_relative_to(directory):
         return str(path.relative_to(directory))
     return f"~/{path.relative_to(Path.home())}" if path.is_relative_to(Path.home()) else str(path)

@@ -81,7 +81,7 @@ async def _show_request(data: dict[str, Any], session: Any, output: Output) -> i
 
 
 def _open(args: ParsedArguments) -> AbstractAsyncContextManager[Any]:
-    """Return the session of a call: with the operation's source, or with a recording in place of all sources."""
+    """Return the session of a call. It has the source of the operation or, with `--replay`, only the recording."""
     from operations.cli.session import CommandSession, open_session
 
     if args.replay is None:
@@ -111,7 +111,7 @@ def _record(args: ParsedArguments, session: Any, stack: AsyncExitStack) -> None:
 
 
 def _context(args: ParsedArguments, operation_id: str, line: StatusLine, client: Client | None) -> OperationContext:
-    """Build the context: deadline, progress on the status line, recipient of questions, dry run."""
+    """Build the context: deadline, status line that shows progress, client that answers questions, dry run."""
     metadata: dict[str, Any] = {}
     if args.dry_run:
         from operations.sources.openapi.config import HTTPCallOptions

@@ -90,7 +90,7 @@ def _exit_code(config: Config, opened: list[Finding], unusable: list[Finding]) -
 
 
 def _configuration(args: ParsedArguments, findings: list[Finding]) -> tuple[Config | None, int]:
-    """Return the configuration and the exit code so far."""
+    """Return the configuration and 0; if it cannot be read, None and the exit code for this problem."""
     found = search(args)
     if found.refused:
         findings.append(Finding("bad", "configuration", found.refused, "copy the file, and use your copy"))

@@ -97,7 +97,7 @@ async def _serve_console(
     address: str,
     hosts: Sequence[str],
 ) -> None:
-    """Serve an application with the console and the hub's operations; spokes may also connect to its `/ws`."""
+    """Serve an application with the console and the hub's operations; spokes may also connect to its path `/ws`."""
     from operations.calls import from_call
     from operations.cli.console import describe_console
     from operations.serving.admission import LOOPBACK_HOSTS
@@ -137,7 +137,10 @@ async def _open_own(stack: AsyncExitStack, args: ParsedArguments, config: Config
 
 
 def _authenticator(settings: HubSettings, args: ParsedArguments, config: Config | None) -> Authenticator:
-    """Return the authenticator of the configured tokens; without any, of `--token-file` or `OPERATIONS_TOKEN`."""
+    """Return the authenticator of the configured tokens.
+
+    If none is configured, it accepts only the token in `--token-file` or `OPERATIONS_TOKEN`.
+    """
     principals, own = principals_of(settings.tokens), own_token(args)
     if own and not principals and settings.jwt is None:
         principals[own] = Principal(Identity(OPERATOR, ("*", "operations:watch", "operations:manage")), ("*",))

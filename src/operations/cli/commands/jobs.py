@@ -83,7 +83,7 @@ async def _describe(transport: Any, operation_id: str, seconds: float) -> Operat
 
 
 def _warn_of_strings(operation_id: str, values: Mapping[str, str]) -> None:
-    """Warn that values are sent as strings, with an example of JSON."""
+    """Warn that `key=value` arguments are sent as strings because the types are unknown; show how to send JSON."""
     likely = (f"{key}:={value}" for key, value in values.items() if _is_json(value))
     example = next(likely, f"{next(iter(values))}:=21")
     warn(

@@ -138,7 +138,7 @@ class _Report:
         return report_exit(code, f"{failed:,} of {lines} failed; the first was {self._first}")
 
     def _add_result(self, number: int, envelope: ResponseEnvelope[Any]) -> None:
-        """Store a result for writing; if it cannot be written (for example, --jq fails), only its line fails."""
+        """Buffer a result; if it cannot be rendered (for example, --jq fails), count only this line as failed."""
         try:
             if self._args.unordered:
                 self._buffer += self._output.numbered(envelope, number)

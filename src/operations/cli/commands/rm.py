@@ -34,7 +34,7 @@ def run(args: ParsedArguments) -> int:
 
 
 def _explained(path: Path, name: str, error: CallError) -> CommandError:
-    """Return the error; if an included file defines the source, with the name of that file."""
+    """Return the error as a CommandError; if an included file defines the source, the message names that file."""
     try:
         source = read_configuration(path).sources.get(name)
     except CallError:
