@@ -195,7 +195,7 @@ class DurableQueues:
         """Store a key for all peers of the bus; return False if it is already stored for another entry.
 
         Before the key, a second key is stored, which combines `key` and `entry`. If the second key already exists, an
-        earlier delivery of the same entry stored the key, and the result is True.
+        earlier delivery of the same entry called this method, and the result is True.
         """
         problem = await self.jetstream.make_records()
         if problem is None:
