@@ -1,9 +1,9 @@
 """DocumentEndpoint: the OpenAPI document. DocumentCache: the documents, joined from one encoded fragment per operation.
 PAGES: the documentation page, static files without inline scripts and without requests to other hosts.
 
-A document contains the operations that a caller may call and the definitions that these use. Definitions are named
-within each document: neither components nor names reveal operations that the caller may not call. The page shows
-descriptions as text, never as HTML.
+A document contains the operations that a caller may call and the definitions that these operations use. Definitions
+get their names in each document separately, so that no name reveals an operation that the caller may not call. The page
+shows descriptions as text, never as HTML.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class DocumentCache:
         self._builds: dict[_Key, asyncio.Task[EncodedDocument]] = {}
 
     async def get(self, identity: Identity | None, version: Version = "3.1", root_path: str = "") -> EncodedDocument:
-        """Return the document of what an identity may call, cached or newly built."""
+        """Return the document of the operations that an identity may call; build it if it is not cached."""
         exposure = self._exposure
         key = _Key(exposure.generation, version, exposure.rights(identity), root_path)
         document = self._documents.get(key)
@@ -193,7 +193,7 @@ class DocumentCache:
     def _write(
         self, key: _Key, visible: Mapping[str, Operation[Any]], exposed: Mapping[str, Operation[Any]]
     ) -> EncodedDocument:
-        """Return a document. One thread at a time runs this; the mappings do not change meanwhile."""
+        """Return a document. Only one thread at a time runs this method, and nobody changes the mappings meanwhile."""
         if key.generation != self._generation:
             self._forget_changed(exposed)
             self._generation = key.generation
@@ -310,7 +310,7 @@ def _cut(text: bytes, keys: Iterable[str]) -> Pieces:
 
 
 def _tags(namespaces: Iterable[str], version: Version) -> list[dict[str, str]]:
-    """Return a tag for each namespace; in 3.2 with the enclosing namespace as `parent`."""
+    """Return a tag for each namespace. In OpenAPI 3.2, the tag has the enclosing namespace as `parent`."""
     if version == "3.1":
         return [{"name": namespace} for namespace in sorted(namespaces)]
     every = set(namespaces)

@@ -208,7 +208,7 @@ class HTTPEndpoint:
         return response
 
     async def _submit(self, jobs: JobEndpoint, call: _Call, wait: float, root_path: str) -> Response:
-        """Submit a call as a job, which counts as one of the caller's calls while the client waits for the result."""
+        """Submit a call as a job. While the client waits for the result, the job counts towards the caller's limit."""
         self._calls.acquire(call.caller.key)
         try:
             return await jobs.submit(
@@ -225,7 +225,7 @@ class HTTPEndpoint:
             self._calls.release(call.caller.key)
 
     async def _run_once(self, call: _Call, run: Callable[[], Awaitable[Response]]) -> Response:
-        """Run a mutation with an idempotency key unless its response is stored. A disconnect does not stop the call."""
+        """Run a mutation with an idempotency key, or return its stored response. A disconnect does not stop it."""
         key = read_key(call.headers)
         assert key is not None
         owner, name = call.caller.key, store_key(call.route.id, key)
@@ -248,7 +248,10 @@ class HTTPEndpoint:
         return response
 
     async def _stream(self, call: _Call, receive: Receive, send: Send) -> str:
-        """Dispatch a stream, or a call as events, which ends at the latest when the caller's credentials expire."""
+        """Dispatch a stream, or a call whose progress and result are sent as events; return the outcome code.
+
+        Both end when the credentials of the caller expire.
+        """
         resumed = call.headers.get(b"last-event-id")
         last_event_id = check_last_event_id(resumed) if resumed else None
         is_limited = not call.route.has_stream or b"operations-timeout" in call.headers
@@ -317,7 +320,10 @@ class HTTPEndpoint:
 
 
 def _wants_stream(route: Route, accepts: AcceptHeader) -> bool:
-    """Whether the response is an event stream; raise RefusedError if the client accepts no type of the operation."""
+    """Whether the response is an event stream.
+
+    Raise RefusedError if the client accepts none of the media types in which the operation can respond.
+    """
     if route.streams_only:
         acceptable, streams = accepts.takes_events, True
     else:

@@ -1,7 +1,7 @@
 """Streams, and calls with their progress, as server-sent events with ids, heartbeats and resumption.
 
-`EventConnection` sends them. The last event is `operations.complete` or `operations.problem`. A stream without either
-lost its connection.
+`EventConnection` sends the events. The last event of a stream is `operations.complete` or `operations.problem`. If
+neither arrives, the connection was lost.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _RETRY = b"retry: 2000\n\n"
 _HEARTBEAT = b":\n\n"
 _MAX_BUFFERED = 64 << 10
 _MAX_PUSHED = 64
-"""Buffered bytes and events above which the handler waits until the server has sent them."""
+"""Number of unsent events from which the handler waits until the server has sent them; `_MAX_BUFFERED` for bytes."""
 
 
 class StreamRequest(msgspec.Struct, kw_only=True):
@@ -57,9 +57,9 @@ class StreamRequest(msgspec.Struct, kw_only=True):
     route: Route
     request: Request
     owner: str
-    """The key of the limits that the stream counts towards."""
+    """The caller to whose limit the stream counts (`Caller.key`)."""
     fingerprint: bytes
-    """A hash of the input: a stream is resumed only with the input that it started with."""
+    """A hash of the input, because a stream can only be resumed with the input with which it was started."""
     envelopes: bool = False
     last_event_id: str | None = None
 
@@ -77,7 +77,7 @@ class EventStreams:
     async def serve(self, wanted: StreamRequest, receive: Receive, send: Send) -> str:
         """Send a stream until it ends or its client disconnects; return its outcome code.
 
-        Raises CallError if nothing was sent yet.
+        Raises CallError for a failure before the response has begun; a later failure is sent as an event.
         """
         wheel = self.dispatcher.registry.wheel
         connection = EventConnection(send, wheel, self._limits.heartbeat_seconds, wanted.request.id)
@@ -165,7 +165,7 @@ class _Stream:
         """Number of connects and disconnects of clients."""
 
     def emit(self, envelope: ResponseEnvelope[Any]) -> Awaitable[None] | None:
-        """Send one item. A stream without a client does not wait for the connection."""
+        """Send one item. Return an awaitable if the handler must wait; without a connected client, it never waits."""
         if not self.first.done():
             self.first.set_result(None)
         self._count += 1
@@ -177,8 +177,8 @@ class _Stream:
     def report_progress(self, progress: float, total: float | None, message: str | None) -> Awaitable[None] | None:
         """Send the progress that the handler reports.
 
-        Progress is dropped while the client does not read: the handler does not wait for this method. A client that
-        resumes the stream does not receive it again.
+        Progress is dropped if the client reads too slowly, because handlers do not wait while they report. It is not
+        sent again to a client that resumes the stream.
         """
         connection = self._connection
         if not math.isfinite(progress) or (total is not None and not math.isfinite(total)):
@@ -191,7 +191,7 @@ class _Stream:
         )
 
     def ended(self, envelope: ResponseEnvelope[Any] | None, error: CallError | None) -> None:
-        """Store the outcome, and send it as the last event; the result of a call is sent before that."""
+        """Store the outcome of the stream, and send the last event. If it is a call, send the result before that."""
         if envelope is not None:
             try:
                 self.emit(envelope)
@@ -221,7 +221,7 @@ class _Stream:
             await connection.finish(self._last_event())
 
     async def attach(self, connection: EventConnection, number: int) -> None:
-        """Continue with another connection, after the event with this number."""
+        """Continue the stream on another connection, from the event after `number`."""
         if self._connection is not None:
             self._connection.finish_later(b"")
         self._connection = connection
@@ -233,7 +233,7 @@ class _Stream:
             await connection.finish(missed + self._last_event())
 
     def detach(self, connection: EventConnection) -> None:
-        """Stop the stream, or wait for the client to reconnect."""
+        """Handle the disconnect of a client: wait for it to reconnect if the stream can be resumed, otherwise stop."""
         if self._connection is not connection:
             return
         self._connection = None
@@ -255,7 +255,7 @@ class _Stream:
         return own.owner == wanted.owner and own.route.id == wanted.route.id and own.fingerprint == wanted.fingerprint
 
     def has_after(self, number: int) -> bool:
-        """Whether all events after this number are kept."""
+        """Whether all events after `number` are still stored."""
         oldest = self._log[0][0] if self._log else self._count + 1
         return 0 <= number <= self._count and number + 1 >= oldest
 
@@ -303,7 +303,7 @@ class _Expiry(msgspec.Struct, eq=False):
 
 
 def check_last_event_id(header: bytes) -> str:
-    """Return the id after which a client resumes a stream."""
+    """Return the value of `Last-Event-ID`; raise RefusedError if it is too long or contains NUL."""
     text = header.strip().decode("utf-8", errors="replace")
     if len(text) > _MAX_ID_LENGTH or "\0" in text:
         message = f"invalid Last-Event-ID: expected at most {_MAX_ID_LENGTH} characters without NUL"
@@ -316,7 +316,7 @@ def _data(data: bytes) -> bytes:
 
 
 def _line(text: str) -> str:
-    """Replace line breaks, which would start another field."""
+    """Replace line breaks, which would begin another field of the event."""
     return text.replace("\r", " ").replace("\n", " ").replace("\0", " ")
 
 
@@ -349,9 +349,9 @@ class EventConnection:
         return self.is_open or self._flushing is not None
 
     def push(self, chunk: bytes) -> Awaitable[None] | None:
-        """Send an event together with others of this loop iteration.
+        """Send an event, together with other events of the same loop iteration.
 
-        Return an awaitable if too many events are unsent; a stream awaits it before its next item.
+        Return an awaitable if too much is unsent; a stream awaits it before its next item.
         """
         if self._is_closed:
             return None
@@ -364,7 +364,7 @@ class EventConnection:
 
     @property
     def is_full(self) -> bool:
-        """Whether events wait for the server to send them."""
+        """Whether so much is unsent that the handler waits before it sends more."""
         return self._buffered > _MAX_BUFFERED or len(self._buffer) >= _MAX_PUSHED
 
     async def open(self) -> None:

@@ -38,7 +38,7 @@ class StoredCall(msgspec.Struct):
 
 
 class IdempotencyStore(Protocol):
-    """Stores calls by key. If several calls begin with one key at the same time, exactly one gets None."""
+    """Stores calls by key. If several calls begin with one key at the same time, `begin` returns None to only one."""
 
     async def begin(self, owner: str, key: bytes, fingerprint: bytes) -> StoredCall | None:
         """Return the call with this key; if there is none, store a running call and return None."""
@@ -143,7 +143,7 @@ class MemoryStore:
 
 
 def read_key(headers: Mapping[bytes, bytes]) -> bytes | None:
-    """Return the key of a request, quoted or bare; None if it has none."""
+    """Return the `Idempotency-Key` of a request, without its quotes; None if the header is missing."""
     header = headers.get(HEADER)
     if header is None:
         return None
@@ -157,17 +157,17 @@ def read_key(headers: Mapping[bytes, bytes]) -> bytes | None:
 
 
 def store_key(operation_id: str, key: bytes) -> bytes:
-    """Return the key of a call in the store."""
+    """Return the key under which the store has a call: a hash of the operation and the `Idempotency-Key`."""
     return blake2b(operation_id.encode() + b"\n" + key, digest_size=16).digest()
 
 
 def fingerprint_of(body: bytes, content_type: bytes | None) -> bytes:
-    """Return a hash of the body and its type, equal for repetitions of a request."""
+    """Return a hash of a body and its content type, to tell whether a request is a repetition of an earlier one."""
     return blake2b((content_type or b"").strip().lower() + b"\n" + body, digest_size=16).digest()
 
 
 def replay(call: StoredCall, fingerprint: bytes) -> Response:
-    """Return the stored response of a call; raise RefusedError if it still runs or had another body."""
+    """Return the stored response of a call; raise RefusedError if the call still runs or had another body."""
     if call.fingerprint != fingerprint:
         message = "this Idempotency-Key was used with another body"
         raise RefusedError(422, ErrorCode.VALIDATION_ERROR, message, "IDEMPOTENCY_KEY_REUSED")

@@ -20,7 +20,7 @@ from operations.spec import Operation
 from operations.wire import check_json_values, decode_json
 
 ParameterStyle = Literal["scalar", "array", "json"]
-"""The form of a property in a query string: `a=1`, `a=1&a=2`, or JSON text."""
+"""How text expresses a property: as one value (`a=1`), as a repeated name (`a=1&a=2`), or as JSON text."""
 
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
 _MAX_FIELDS = 1_000
@@ -47,7 +47,7 @@ class InputReader:
         self._operation = operation
         document = operation.spec.input_schema.document
         self.parameters: dict[str, TextParameter] | None = find_parameters(document)
-        """The parameters by name; None if the input is not an object."""
+        """The parameters by name; None if a query string or a form cannot express the input."""
 
     def read_query(self, query: bytes) -> dict[str, Any]:
         """Return the input that a query string describes."""
@@ -85,7 +85,7 @@ class InputReader:
         return self._assemble(fields, problems)
 
     def read_bytes(self, body: bytes) -> dict[str, Any] | None:
-        """Return an input whose only property is the body; None if the operation has no such input."""
+        """Return the body as the only input property, which has bytes; None if the operation has another input."""
         parameters = self.parameters
         if parameters is None or len(parameters) != 1:
             return None
@@ -102,7 +102,7 @@ class InputReader:
         return parameter is not None and parameter.style == "json"
 
     def _assemble(self, fields: Mapping[str, list[str]], problems: dict[str, str]) -> dict[str, Any]:
-        """Return the values of the fields. `problems` has a message for each name whose text could not be read."""
+        """Convert the texts of the fields to the input. `problems` has a message for each field that is not UTF-8."""
         parameters = self.parameters or {}
         values: dict[str, Any] = {}
         for name, texts in fields.items():
@@ -127,7 +127,7 @@ class InputReader:
         return values
 
     def _invalid(self, values: dict[str, Any], problems: Mapping[str, str]) -> CallError:
-        """Return the error with these problems, and with those that the schema finds in the other values."""
+        """Return an error that lists these problems, and the mismatches with the schema in all other properties."""
         errors: list[dict[str, Any]] = [
             {"path": f"/{_escape(name)}", "message": message} for name, message in problems.items()
         ]
@@ -147,7 +147,7 @@ def read_body(
     content_type: bytes | None,
     max_values: int | None = None,
 ) -> Any:
-    """Return the input in a body, by its content type; JSON text in it may have `max_values` values."""
+    """Return the input that a body of this content type contains; refuse JSON with more than `max_values` values."""
     if content_type == _JSON:
         return read_json(body, max_values) if body else {}
     if content_type is None:
@@ -193,7 +193,7 @@ def read_json(body: bytes, max_values: int | None = None) -> Any:
 
 
 def read_own_json(body: bytes, max_values: int | None = None) -> Any:
-    """Return the value of a JSON body in which bytes are marked as such; another registry sends this format."""
+    """Return the value of a body in the JSON format of this library, which marks base64 text that stands for bytes."""
     if max_values is not None:
         _check_values(body, max_values)
     try:
@@ -225,7 +225,7 @@ def _read_parameter(parameter: QueryParameter, is_bytes: bool) -> TextParameter:
 
 
 def _scalar(text: str, kind: str) -> Any:
-    """Return a value of a query string. Text that is not of the type stays text and fails validation."""
+    """Convert text to the JSON type `kind`. Return other text unchanged, so that validation reports it."""
     if kind == "string":
         return text
     if kind == "boolean":

@@ -31,7 +31,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 class JobEndpoint:
-    """Submits calls as jobs and serves their paths. A caller reaches its own jobs of operations that it may call."""
+    """Submits calls as jobs, and serves requests about jobs.
+
+    `Jobs.of` decides which jobs a caller may use. The caller must also have the right to call the operation of a job.
+    """
 
     def __init__(self, jobs: Jobs, exposure: Exposure, *, max_bytes: int, wait_seconds: float) -> None:
         self._jobs = jobs
@@ -40,9 +43,9 @@ class JobEndpoint:
         self._wait_seconds = wait_seconds
 
     def accepts(self, route: Route, input: Any) -> bool:
-        """Whether a call can be a job.
+        """Whether a call can become a job: the operation permits it, and the input is valid.
 
-        Other calls run in the request, where an invalid input is refused immediately.
+        Any other call runs during the request, so that an invalid input is refused immediately.
         """
         operation = route.operation
         is_call = operation.handler is not None and self._jobs.runs(operation)
@@ -126,7 +129,7 @@ class JobEndpoint:
     async def _outcome(
         self, jobs: Jobs, status: JobStatus, operation: Operation[Any], request_id: str, *, as_envelope: bool
     ) -> Response:
-        """Return the response that the call itself would have had."""
+        """Return the result or the error of a job, as the response that a call without a job would have."""
         try:
             envelope = await jobs.result(status.id)
             return write_response(
@@ -152,7 +155,7 @@ def read_preference(headers: Mapping[bytes, bytes]) -> float | None:
 
 
 def _described(status: JobStatus, message: str | None) -> dict[str, Any]:
-    """Return a status for its submitter. `message` is the error message, without the text of an exception."""
+    """Return a status as JSON for the caller that submitted the job. `message` replaces the message of the status."""
     described: dict[str, Any] = msgspec.to_builtins(status)
     described.pop("owner", None)
     described.pop("message", None)

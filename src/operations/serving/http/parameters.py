@@ -37,7 +37,10 @@ class QueryParameter(msgspec.Struct, frozen=True):
 
 
 def root_object(document: Mapping[str, Any] | bool) -> Mapping[str, Any] | None:
-    """Return the root schema of an object that is described by its properties alone; None for any other input."""
+    """Return the root schema of an input that is an object.
+
+    Return None for any other input, and for an object with keywords that restrict it beyond its properties.
+    """
     if isinstance(document, bool):
         return None
     root = target_in(document.get("$defs", {}), {key: value for key, value in document.items() if key != "$defs"})
@@ -89,7 +92,7 @@ def _parameter(name: str, schema: Any, required: bool, definitions: Mapping[str,
 
 
 def _scalar(schema: Any, definitions: Mapping[str, Any]) -> tuple[Kind, dict[str, Any]] | None:
-    """Return the type of a scalar and its schema without null; None if the schema is not of one scalar type."""
+    """Return the scalar type that a schema allows, and the schema without null; None if it allows other types."""
     own = _without_null(schema)
     target = target_in(definitions, own)
     if not isinstance(target, dict) or target.keys() & _COMPOUND:
@@ -104,7 +107,7 @@ def _scalar(schema: Any, definitions: Mapping[str, Any]) -> tuple[Kind, dict[str
 
 
 def _is_strict(own: Mapping[str, Any], target: Mapping[str, Any]) -> bool:
-    """Whether a reference can be kept: it has no other keywords, and its target does not accept null."""
+    """Whether the schema `own` can stay a reference: it has only `$ref` and annotations, and `target` excludes null."""
     return own.keys() <= {"$ref"} | ANNOTATIONS and None not in target.get("enum", ())
 
 
@@ -134,7 +137,7 @@ def _list_of_scalars(schema: Any, definitions: Mapping[str, Any]) -> tuple[Kind,
 
 
 def _without_null(schema: Any) -> Any:
-    """Return a schema without the alternative null; unchanged if null is not a separate alternative."""
+    """Return a schema that excludes null; the same schema if null is not an alternative that can be removed."""
     if not isinstance(schema, dict):
         return schema
     outer = {key: value for key, value in schema.items() if key in ANNOTATIONS}

@@ -41,7 +41,7 @@ _COMPONENT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}")
 
 
 class PathItem(msgspec.Struct, frozen=True):
-    """The description of one operation. References to definitions end with the keys of the definitions."""
+    """The description of one operation. Its references contain the keys of definitions, not yet their names."""
 
     path: str
     methods: dict[str, Any]
@@ -177,7 +177,7 @@ class _Describer:
         return responses
 
     def _extension(self) -> dict[str, Any]:
-        """Return `x-operations`: the parts of the spec that OpenAPI cannot express, for the import into a registry."""
+        """Return `x-operations`: what OpenAPI cannot express of a spec, so that another registry can import it."""
         spec, operation = self._spec, self._operation
         optional = {
             "title": spec.title,

@@ -26,7 +26,7 @@ _LOCAL = (b"operations-source", b"local")
 _PASSED_ON = frozenset({"content-language", "content-disposition", "etag", "last-modified", "link", "retry-after"})
 """Upstream headers that describe the result. Cookies and connection headers are never passed on."""
 _INERT: Headers = [(b"x-content-type-options", b"nosniff"), (b"content-security-policy", b"sandbox")]
-"""Headers with which a browser runs nothing of a response and gives it no access to this server's origin."""
+"""Headers that make a browser run no script of a response, and treat it as another origin than this server."""
 _encode = msgspec.json.Encoder().encode
 _EVENTS = "text/event-stream"
 
@@ -70,7 +70,7 @@ def write_json(data: Any, operation_id: str) -> bytes:
 
 
 def _write_foreign(envelope: ResponseEnvelope[Any], operation_id: str, headers: Headers) -> bytes:
-    """Encode a result of an HTTP or MCP source and append its headers."""
+    """Encode a result of an HTTP or MCP source, and append the response headers to `headers`."""
     meta, data = envelope.meta, envelope.data
     content_type = "application/json"
     if isinstance(meta, MCPResponseMeta):
@@ -97,7 +97,7 @@ def _write_foreign(envelope: ResponseEnvelope[Any], operation_id: str, headers: 
 
 
 def _safe_type(content_type: str, default: str) -> bytes:
-    """Return a content type; replace one that a browser could execute in this server's origin with the default."""
+    """Return a content type; return `default` for a type that a browser could execute in this server's origin."""
     lowered = content_type.lower()
     if not content_type or not _is_header(content_type):
         return default.encode()

@@ -23,11 +23,11 @@ class Route:
         self.streams_only = operation.handler is None
         self.has_stream = operation.stream is not None
         self.is_resumable = bool(operation.spec.annotations.get("resumable")) or is_http_source(operation)
-        """Whether the handler resumes a stream after the last event id."""
+        """Whether the handler itself resumes a stream after the `Last-Event-ID` of the client."""
 
     @cached_property
     def inputs(self) -> InputReader:
-        """The reader of inputs, created on first use because it needs the schema."""
+        """The reader of inputs; created on first use, so that the input schema is not computed earlier."""
         return InputReader(self.operation)
 
     def inputs_of(self) -> InputReader:
