@@ -38,7 +38,7 @@ CALLS_PER_IDENTITY = 256
 DEADLINE_SECONDS = 60.0
 """The longest duration of a call. A call that can ask its caller may take `ASK_SECONDS` longer."""
 REPLAYABLE = "replayable"
-"""The annotation of an operation that another process may run again from the start, with the recorded answers."""
+"""The annotation of an operation whose suspended call another process may run again, with the recorded answers."""
 
 
 class ProtocolError(Exception):
@@ -66,7 +66,7 @@ class RequestInfo(msgspec.Struct, kw_only=True):
     capabilities: Any = None
     progress: Progress | None = None
     client: Client | None = None
-    """The client that gets notifications and, before 2026-07-28, questions as separate requests."""
+    """The client that receives notifications. Before version 2026-07-28, it also receives questions, as requests."""
     responses: Any = None
     state: str | None = None
 
@@ -102,7 +102,10 @@ class MCPCalls:
         self._deadline_seconds = deadline_seconds
 
     async def call_tool(self, tool: Tool, arguments: Any, info: RequestInfo) -> Result | InputRequired:
-        """Return a tool's result or error result; raise ProtocolError for errors that MCP reports by JSON-RPC."""
+        """Return a tool's result; a failed call has an error as result.
+
+        Raise ProtocolError for errors that MCP reports as JSON-RPC errors.
+        """
         try:
             input = read_input(tool, arguments, info.meta)
             if tool.is_stream or (STREAM in info.meta and tool.operation.stream is not None):
@@ -125,9 +128,10 @@ class MCPCalls:
         return await self.report(operation, info.caller, self._run(operation, input, info))
 
     async def call_for_data(self, tool: Tool, input: Any, info: RequestInfo, client: Client | None) -> Any:
-        """Run an operation for a script and return its data, a list for a stream; raise only errors callers may see.
+        """Run an operation for a script, and return its data; for a stream, a list of items.
 
-        `client` answers questions: the script is suspended, not the call.
+        Errors that are raised have no text of an exception. `client` receives the questions of the operation: the whole
+        script is suspended, not the single call.
         """
         operation = tool.operation
         try:
@@ -144,7 +148,7 @@ class MCPCalls:
     async def run_direct(
         self, operation: Operation[Any], input: Any, caller: Caller, meta: Mapping[str, Any]
     ) -> ResponseEnvelope[Any]:
-        """Run an operation that asks its client nothing, with the limits and the audit record of `run`."""
+        """Run an operation that asks no questions, with the same limits and audit record as `run`."""
         request = Request(
             host=self.dispatcher,
             caller=caller.key,
@@ -200,7 +204,7 @@ class MCPCalls:
         info: RequestInfo,
         work: Callable[[Client | None], Coroutine[Any, Any, T]],
     ) -> T | InputRequired:
-        """Run a call with the client that it can ask; in 2026-07-28, suspend it while it waits for an answer."""
+        """Run a call, which can ask the client; in version 2026-07-28, suspend it while it waits for an answer."""
         if not can_ask(operation, self.dispatcher.registry):
             return await work(info.client)
         # Interceptors ask before the first effect of the handler, which cannot ask itself without a context.
@@ -217,7 +221,7 @@ class MCPCalls:
         *,
         replayable: bool = False,
     ) -> T | InputRequired:
-        """Run work with the client that it can ask; in 2026-07-28, suspend it while it waits for an answer."""
+        """Run `work`, which can ask the client; in version 2026-07-28, suspend it while it waits for an answer."""
         if not info.modern:
             return await work(info.client)
         key = CallKey.of(name, plain_json(input)[0], info.identity.id if info.identity else None)
@@ -259,7 +263,7 @@ class MCPCalls:
         )
 
     async def _follow(self, tool: Tool, input: Any, info: RequestInfo, client: Client | None) -> Result:
-        """Return the first items of a stream; a registry of this library receives all of them as progress."""
+        """Return the first items of a stream. A registry of this library receives every item, as progress."""
         request = self._request(tool.operation, input, info, client, is_stream=True)
         items: list[Any] = []
         stream = self.dispatcher.stream(request)
@@ -333,7 +337,7 @@ def public_failure(error: CallError, operation_id: str, code: int, info: Request
 
 
 def _raise_missing_capability(error: CallError, info: RequestInfo) -> None:
-    """Raise the JSON-RPC error for a question that needs an undeclared client capability (2026-07-28)."""
+    """Raise a ProtocolError if the call asked a question that the client has not declared to support (2026-07-28)."""
     details = error.details
     if not info.modern or not isinstance(details, dict) or details.get("reason") != NO_ASK:
         return

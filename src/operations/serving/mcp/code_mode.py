@@ -28,7 +28,7 @@ from operations.serving.suspended_calls import InputRequired
 PROCESSES = 8
 """Largest number of scripts that run at the same time."""
 PROCESSES_PER_IDENTITY = 2
-"""Largest number of scripts of one identity that run at the same time; its other scripts wait."""
+"""Largest number of scripts of one identity that run at the same time; further scripts wait."""
 _SCRIPTS_PER_IDENTITY = 128
 _encode = msgspec.json.Encoder().encode
 
@@ -101,12 +101,12 @@ class _ScriptCalls:
         self._client = client
 
     async def call(self, tool: ModelTool, input: Any) -> Any:
-        """Call an operation that the caller may call now; return its data."""
+        """Call an operation and return its data; raise `OPERATION_NOT_FOUND` if the caller may no longer call it."""
         found = self._tool_list.find_operation(tool.spec.id, self._info.identity)
         if found is None:
             raise CallError(ErrorCode.OPERATION_NOT_FOUND, f"no operation {tool.spec.id!r}")
         return await self._calls.call_for_data(found, input, self._info, self._client)
 
     def asks(self, tool: ModelTool) -> bool:
-        """Whether a call may need the consent of a person."""
+        """Whether a call of the tool may need approval by a person."""
         return needs_consent(self._calls.dispatcher.registry.interceptors, tool.spec)

@@ -138,7 +138,7 @@ async def _call(mcp_server: MCPServer, params: Params, caller: Caller) -> bytes:
 async def _call_directly(
     mcp_server: MCPServer, tool: Tool, arguments: dict[str, Any], caller: Caller, meta: dict[str, Any]
 ) -> bytes:
-    """Call a tool whose handler cannot ask. Most results are objects of plain values."""
+    """Call a tool whose handler cannot ask questions. Results that are objects of plain values are encoded fastest."""
     try:
         envelope = await mcp_server.calls.run_direct(tool.operation, arguments, caller, meta)
         written = plain_result(tool, envelope, mcp_server.stamp)
@@ -150,7 +150,7 @@ async def _call_directly(
 
 
 def plain_result(tool: Tool, envelope: ResponseEnvelope[Any], stamp: bytes) -> bytes | None:
-    """Encode a local object without bytes; return None for other results."""
+    """Encode the result of a Python function that is an object without bytes; return None for other results."""
     data = envelope.data
     if type(data) is not dict or type(envelope.meta) is not LocalResponseMeta or tool.wraps_modern:
         return None

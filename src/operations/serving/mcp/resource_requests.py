@@ -76,7 +76,7 @@ class ResourceRequests:
         return {"contents": resource_contents(envelope, uri, entry.about.get("mimeType"))}
 
     async def _read_forwarded(self, uri: str, info: RequestInfo) -> dict[str, Any] | InputRequired:
-        """Read from the imported server that lists the URI. The URI is not sent to other servers."""
+        """Read a resource of an imported server. The URI is sent only to a server whose list contains it."""
         for _, listing, reading in self._resource_index.forwards("resources", info.identity):
             data = await self._forwarded(listing, info)
             if isinstance(data, Mapping) and _lists(data, uri):
@@ -87,7 +87,7 @@ class ResourceRequests:
         raise _not_found(uri, info)
 
     async def list_prompts(self, info: RequestInfo) -> list[dict[str, Any]]:
-        """Return the prompts. Those of imported servers have the server's namespace as a prefix."""
+        """Return the prompts. The name of an imported prompt begins with the namespace of its server."""
         index = self._resource_index
         listed = [each.listed() for each in index.visible(index.prompts, info.identity)]
         for namespace, listing, _ in index.forwards("prompts", info.identity):
@@ -128,7 +128,10 @@ class ResourceRequests:
     async def complete(
         self, reference: Mapping[str, Any], argument: str, value: str, others: Mapping[str, Any], info: RequestInfo
     ) -> dict[str, Any]:
-        """Return completions for an argument, from its completing operation or the `enum` of its schema."""
+        """Return completions for an argument.
+
+        They come from the operation that the annotation `mcpCompletions` names, or from the `enum` of its schema.
+        """
         entry = self._referred(reference, info)
         values: list[str] = []
         if entry is not None:
@@ -156,7 +159,7 @@ class ResourceRequests:
         return entry if entry is not None and entry.operation.id in allowed else None
 
     async def _forwarded(self, listing: Operation[Any], info: RequestInfo) -> Any:
-        """Return the list of an imported server; None if the server fails."""
+        """Return the resources or prompts that an imported server lists; None if the server fails."""
         try:
             envelope = await self._calls.run(
                 listing, {}, msgspec.structs.replace(info, modern=False, client=None, progress=None)

@@ -117,7 +117,10 @@ class URITemplate:
 
 
 def _variable(text: str, *, is_path: bool) -> str | None:
-    """Return the decoded value of a variable; None if it contains a separator, also an escaped slash."""
+    """Return the decoded value of a variable, or None for an invalid value.
+
+    Only the value of a `{+path}` variable may contain separators, such as `/` or an escaped `/`.
+    """
     value = unquote(text)
     if is_path:
         return value
@@ -172,7 +175,7 @@ class ResourceIndex:
 
     @property
     def fingerprint(self) -> tuple[frozenset[str], frozenset[str]]:
-        """A value that changes when the lists of resources or prompts change."""
+        """The URIs of the resources and the names of the prompts, to detect changes of these lists."""
         return frozenset(self.resources), frozenset(self.prompts)
 
     def allowed(self, identity: Identity | None) -> Mapping[str, Operation[Any]]:
@@ -185,7 +188,10 @@ class ResourceIndex:
         return (each for each in entries.values() if each.operation.id in allowed)
 
     def forwards(self, kind: str, identity: Identity | None) -> Iterator[tuple[str, Operation[Any], Operation[Any]]]:
-        """Yield the imported servers with resources or prompts: namespace, list operation, read operation."""
+        """Yield the namespace, list operation and read operation of each imported server that has `kind`.
+
+        `kind` is `resources` or `prompts`.
+        """
         self._refresh()
         allowed = self._exposure.visible(identity)
         for namespace, found in self._forwards.items():
@@ -251,7 +257,7 @@ def _arguments(operation: Operation[Any]) -> Iterator[dict[str, Any]]:
 
 
 def read_arguments(operation: Operation[Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return string values (variables of a URI, arguments of a prompt) as the types of the input schema."""
+    """Convert strings (variables of a URI, arguments of a prompt) to the types that the input schema requires."""
     schema = operation.spec.input_schema
     given = dict(values)
     if schema.check(given):
@@ -278,7 +284,7 @@ def resource_contents(envelope: ResponseEnvelope[Any], uri: str, mime_type: Any)
 
 
 def prompt_messages(envelope: ResponseEnvelope[Any]) -> list[dict[str, Any]]:
-    """Return a result (a string, strings, messages, or an object with `messages`) as prompt messages."""
+    """Convert a result to prompt messages: a string, a list of strings or messages, or an object with `messages`."""
     data = plain_json(envelope.data)[0]
     if isinstance(data, Mapping) and isinstance(data.get("messages"), list):
         data = data["messages"]
@@ -299,7 +305,10 @@ def _message(value: Any) -> dict[str, Any]:
 def completion_input(
     completing: Operation[Any], argument: str, value: str, others: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the input of a completing operation: `value`, `argument` and `arguments`, if it accepts them."""
+    """Return the input of an operation that completes values.
+
+    It has those of `value`, `argument` and `arguments` that the operation declares.
+    """
     document = completing.spec.input_schema.document
     taken = document.get("properties", {}) if isinstance(document, Mapping) else {}
     known = {"value": value, "argument": argument, "arguments": dict(others)}

@@ -41,7 +41,7 @@ class Result(msgspec.Struct):
 
 
 def tool_result(envelope: ResponseEnvelope[Any], *, wrap: bool, modern: bool) -> Result:
-    """Return the result for an envelope; `wrap` nests structured content under `result`.
+    """Return the tool result of an envelope. `wrap` nests structured content under the key `result`.
 
     Raises CallError for data that JSON cannot express.
     """
@@ -72,7 +72,7 @@ def error_result(error: CallError, operation_id: str) -> Result:
 
 
 def as_text(data: Any) -> str:
-    """Return JSON data as text for a model; a string stays as it is."""
+    """Return data as text for a model: a string unchanged, other data as JSON."""
     if isinstance(data, str):
         return data
     return _encode(data).decode()
@@ -110,7 +110,7 @@ def _untouched(envelope: ResponseEnvelope[Any], meta: MCPResponseMeta, *, modern
 
 
 def _has_own_data(envelope: ResponseEnvelope[Any], meta: MCPResponseMeta) -> bool:
-    """Whether data that is not an object is structured content itself, not derived from the content blocks."""
+    """Whether the data has content of its own, and is not just the content blocks in another form."""
     if envelope.data == [block.to_dict() for block in meta.content]:
         return False
     if len(meta.content) == 1 and isinstance(meta.content[0], MCPTextContent):
@@ -122,7 +122,7 @@ def _has_own_data(envelope: ResponseEnvelope[Any], meta: MCPResponseMeta) -> boo
 
 
 def _media_block(envelope: ResponseEnvelope[Any]) -> dict[str, Any] | None:
-    """Return an image or audio file of an API as a content block; None for other data."""
+    """Return an image or audio file from an HTTP API as a content block; None for other data."""
     meta, data = envelope.meta, envelope.data
     if not isinstance(data, bytes | bytearray | memoryview) or not isinstance(meta, HTTPResponseMeta):
         return None

@@ -32,12 +32,12 @@ _MAX_IDS = 20
 _MAX_ID_LENGTH = 256
 _encode = msgspec.json.Encoder().encode
 RunTool = Callable[[Tool, Any, RequestInfo], Awaitable[Any]]
-"""Calls a tool, perhaps as a task."""
+"""Calls a tool; may return a task that runs the call."""
 T = TypeVar("T")
 
 
 class SearchMode:
-    """Lists and calls the three tools. `enabled` is None for an automatic choice by the number of tools."""
+    """Lists and calls the three tools. If `enabled` is None, callers with more than `SEARCH_ABOVE` tools get them."""
 
     def __init__(self, exposure: Exposure, tool_list: ToolList, run: RunTool, *, enabled: bool | None) -> None:
         self._exposure = exposure
@@ -88,7 +88,7 @@ class SearchMode:
         return await self._run(tool, {INPUT: input} if tool.wraps_input else input, info)
 
     async def _limited(self, info: RequestInfo, work: Coroutine[Any, Any, T]) -> T:
-        """Await work in a thread; one caller uses only a few threads at a time."""
+        """Await work that runs in a thread; limit how many threads one caller uses at the same time."""
         key = info.caller.key
         try:
             self._threads.acquire(key)

@@ -151,7 +151,7 @@ class MCPServer:
         return _encode(result)[:-1] + b"," + self.stamp + b"}"
 
     def encode(self, result: ToolOutcome) -> bytes:
-        """Encode a result of 2026-07-28."""
+        """Encode a result for protocol version 2026-07-28."""
         if isinstance(result, InputRequired):
             return self.stamped(input_required(result))
         if isinstance(result, TaskCreated):
@@ -166,7 +166,7 @@ class MCPServer:
         return _encode(data)
 
     def stamped(self, fields: Mapping[str, Any]) -> bytes:
-        """Encode a result without `_meta`, and add the server's name and version."""
+        """Encode a result that has no `_meta`, and add a `_meta` with the name and version of the server."""
         return _encode(fields)[:-1] + b"," + self.stamp + b"}"
 
 
@@ -190,7 +190,7 @@ def read_request_info(
     progress: Progress | None = None,
     client: Client | None = None,
 ) -> RequestInfo:
-    """Return the RequestInfo of the parameters of a request."""
+    """Return a RequestInfo with the caller and the parameters of a request."""
     meta = params.get("_meta")
     meta = meta if isinstance(meta, Mapping) else {}
     state = params.get("requestState")

@@ -55,8 +55,8 @@ async def serve_mcp_stdio(
 
     The caller may call every served operation, or with `identity` those that this identity may call. Output that
     operations print goes to standard error. With `search`, clients get three tools (search, describe, call) in place of
-    all; by default above 200 tools. With `code`, they get one tool that runs scripts. `stdin` and `stdout` are file
-    descriptors, by default those of the process.
+    all tools; by default, if there are more than 200. With `code`, clients get one tool that runs scripts. `stdin` and
+    `stdout` are file descriptors, by default those of the process.
     """
     if find_spec("mcp") is None:  # most clients start with a handshake, which needs the SDK
         raise require_extra("mcp", "mcp")
@@ -124,7 +124,7 @@ class StdioFallback(Protocol):
 
 
 class StdioServer:
-    """Answers each line by the fast path or by the SDK, which is imported on first use."""
+    """Answers each line by the fast path, or by the SDK, which is imported when it is first needed."""
 
     def __init__(self, mcp_server: MCPServer, caller: Caller, write: Write) -> None:
         self._mcp_server = mcp_server
@@ -276,7 +276,7 @@ async def _writer(descriptor: int) -> AsyncIterator[Write]:
 
 
 def _is_pipe(descriptor: int) -> bool:
-    """Return whether an event loop can wait for a descriptor. uvloop aborts the process for a file or `/dev/null`."""
+    """Whether an event loop can wait for a descriptor. For a file or `/dev/null`, uvloop would abort the process."""
     mode = os.fstat(descriptor).st_mode
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(descriptor)
 

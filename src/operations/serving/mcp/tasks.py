@@ -43,7 +43,7 @@ POLL_MS = 1_000
 _MAX_CLIENTS = 10_000
 _CLIENTS_PER_IDENTITY = 64
 _ASK_WITHIN = 1.0
-"""How long to wait for a first question before the call becomes a task, which asks later questions itself."""
+"""Seconds to wait for the first question of a `questions-first` call. Then it becomes a task, which asks the others."""
 _ENDED = {JobState.DONE: "completed", JobState.CANCELLED: "cancelled", JobState.DEAD: "failed"}
 
 
@@ -54,7 +54,7 @@ class TaskCreated(msgspec.Struct, frozen=True):
 
 
 class _TaskClient(AskingClient):
-    """The client of a task of this process; the job of the task keeps it until the job ends."""
+    """The client of a task of this process. The job of the task has the only reference, and drops it when it ends."""
 
     def __init__(self, key: CallKey, capabilities: Any, has_room: Callable[[], bool]) -> None:
         super().__init__(_NoSlots(), capabilities, None, has_room)
@@ -75,7 +75,10 @@ def missing_extension() -> ProtocolError:
 
 
 class Tasks:
-    """Creates tasks and serves the requests about them. A caller reaches its own tasks of tools that it may call."""
+    """Creates tasks, and serves requests about tasks.
+
+    `Jobs.of` decides which tasks a caller may use. The caller must also have the right to call the tool.
+    """
 
     def __init__(self, jobs: Jobs, exposure: Exposure, tool_list: ToolList, calls: MCPCalls) -> None:
         self._jobs = jobs
@@ -86,7 +89,10 @@ class Tasks:
         """The clients of tasks of this process that can ask, by task id."""
 
     def creates(self, tool: Tool, info: RequestInfo) -> bool:
-        """Whether a call becomes a task; raise ProtocolError if it must but the client does not support tasks."""
+        """Whether a call becomes a task.
+
+        Raise ProtocolError if the tool can only be called as a task, but the client does not support tasks.
+        """
         if tool.task_support is None or tool.is_stream or not info.modern or not self._jobs.runs(tool.operation):
             return False
         if declares_tasks(info):
@@ -96,7 +102,7 @@ class Tasks:
         return False
 
     async def create(self, tool: Tool, arguments: Any, info: RequestInfo) -> TaskCreated | InputRequired | Result:
-        """Start a tool call as a task."""
+        """Start a tool call as a task, or return its first questions or the error of an invalid input."""
         try:
             input = read_input(tool, arguments, info.meta)
             if not tool.operation.spec.input_schema.check(input):
@@ -144,7 +150,7 @@ class Tasks:
         return {**self._fields(status, client), "resultType": "complete"}
 
     async def _ended(self, status: JobStatus, tool: Tool, info: RequestInfo) -> dict[str, Any]:
-        """Return a task that has ended: the tool's result, or the error of a call that was not completed."""
+        """Return the fields of a task that has ended, with the result of the tool or the error of the call."""
         fields = self._fields(status, None)
         if fields["status"] == "cancelled":
             return fields
@@ -196,7 +202,7 @@ class Tasks:
             client.answer(name, result)
 
     def _make_client(self, key: CallKey, info: RequestInfo) -> _TaskClient | None:
-        """Return the client of a task; None if there are too many, so that the task cannot ask."""
+        """Return the client of a new task; None if there are too many clients, so that the task cannot ask."""
         own = sum(1 for each in self._clients.values() if each.key.identity == key.identity)
         if own >= _CLIENTS_PER_IDENTITY or len(self._clients) >= _MAX_CLIENTS:
             return None

@@ -33,9 +33,13 @@ TTL_MS = 5_000
 NAME = "mcpName"
 """The annotation with the tool name of an operation; ignored if another tool has the name."""
 TASK = "mcpTask"
-"""The annotation that allows calls to be tasks: one of the three values below. Durable operations are `optional`."""
+"""The annotation that lets calls of an operation run as tasks. Durable operations have `optional` by default."""
 OPTIONAL, REQUIRED, QUESTIONS_FIRST = "optional", "required", "questions-first"
-"""With `questions-first`, a call asks its questions before it becomes a task; with the others, the task asks them."""
+"""The values of `mcpTask`. With `questions-first`, a call asks its questions before it becomes a task.
+
+With `optional` and `required`, the task asks the questions. With `required`, clients of version 2026-07-28
+must support tasks.
+"""
 _MAX_NAME_LENGTH = 128
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _CACHE_BYTES = 64 * 1024 * 1024
@@ -57,7 +61,10 @@ class _Registry(Protocol):
 
 
 def can_ask(operation: Operation[Any], registry: _Registry) -> bool:
-    """Whether a call can ask its caller: its handler takes a context, or an interceptor asks (for approval)."""
+    """Whether a call can ask its caller a question.
+
+    It can if the handler has a context parameter, or if an interceptor asks, for example for approval.
+    """
     return operation.wants_context or any(asks(each, operation.spec) for each in registry.interceptors)
 
 
@@ -77,7 +84,7 @@ def tool_name(operation_id: str) -> str:
 
 
 class Tool:
-    """One operation as a tool. Attributes that need its schemas are computed on first use."""
+    """One operation as a tool. Attributes that depend on the schemas are computed on first use."""
 
     def __init__(self, name: str, operation: Operation[Any], *, describes_output: bool, can_ask: bool) -> None:
         self.name = name
@@ -87,7 +94,7 @@ class Tool:
         self.is_stream = operation.handler is None
         self.is_query = operation.spec.type == OperationType.QUERY
         self.task_support = _task_support(operation)
-        """How a call becomes a task: `optional`, `required` or `questions-first`; None if it never does."""
+        """How a call becomes a task: `optional`, `required` or `questions-first`; None if it never becomes one."""
         self._describes_output = describes_output
 
     def is_allowed(self, identity: Identity | None) -> bool:
@@ -106,7 +113,7 @@ class Tool:
 
     @cached_property
     def output_schema(self) -> Schema | None:
-        """The schema of results; None if none is listed."""
+        """The output schema in the list of tools; None if the tool is listed without one."""
         schema = self.operation.spec.output_schema
         return schema if self._describes_output and not self.is_stream and not schema.is_unknown else None
 
@@ -117,7 +124,7 @@ class Tool:
 
     @cached_property
     def wraps_legacy(self) -> bool:
-        """Whether structured content is nested under `result` before 2026-07-28, which allowed objects only."""
+        """Whether structured content is nested under `result` before version 2026-07-28: only objects were allowed."""
         return self.output_schema is not None and (self.wraps_modern or not _is_object(self.output_schema))
 
     @cached_property
@@ -132,7 +139,7 @@ class Tool:
 
     @cached_property
     def has_headers(self) -> bool:
-        """Whether arguments are also sent as HTTP headers."""
+        """Whether clients must also send arguments as HTTP headers (`x-mcp-header` in the schema)."""
         return b'"x-mcp-header"' in _encode(self.input_document)
 
     @cached_property
@@ -142,7 +149,7 @@ class Tool:
 
     @cached_property
     def legacy(self) -> bytes:
-        """The JSON of the tool in lists of earlier versions."""
+        """The JSON of the tool in lists of versions before 2026-07-28."""
         if self.output_schema is None or self.wraps_legacy is self.wraps_modern:
             return self.modern
         return _encode(self._listed(modern=False))
@@ -316,7 +323,7 @@ def _read_cursor(cursor: str) -> str | None:
 
 
 def _is_object(schema: Schema) -> bool:
-    """Whether the root of a schema allows only objects. A schema that accepts any value counts as well."""
+    """Whether the root of a schema allows only objects. True also for the schema of an unknown type."""
     document: Any = schema.document
     if schema.is_unknown:
         return True
@@ -334,14 +341,14 @@ def _is_object(schema: Schema) -> bool:
 
 
 def _nested(schema: Schema, name: str) -> dict[str, Any]:
-    """Return an object schema with this schema as its property `name`, with adjusted references."""
+    """Return the schema of an object with one property `name`, which has this schema. References are adjusted."""
     document = schema.document
     moved = move_references(document, "#", f"#/properties/{name}")
     return {"type": "object", "properties": {name: moved}, "required": [name]}
 
 
 class ToolSets(Generic[T]):
-    """Cache of one object `T` per set of rights, created from a tool set of the operations that these rights may call.
+    """Cache of an object `T` for each set of rights. `make` creates it from a tool set of the permitted operations.
 
     The tool sets are used to list and describe; calls go through `MCPCalls`. A change of the registry clears the cache.
     """

@@ -34,16 +34,16 @@ IDENTITY = "operations/identity"
 
 
 class MCPRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request of an operation."""
+    """A request that an operation sends to its MCP server."""
 
     method: str
     params: Mapping[str, Any]
     what: str
-    """The subject, for error messages: `tool 'add'`."""
+    """What the request concerns, for error messages: `tool 'add'`."""
     meta: Mapping[str, Any] = {}
-    """Fields of its `_meta`, in addition to those of every request."""
+    """Fields of `_meta` for this request, in addition to the fields that every request has."""
     repeatable: bool = False
-    """Whether the request only reads, so that it may be sent again after a lost connection."""
+    """Whether the request only reads, and may therefore be sent again after the connection was lost."""
 
 
 class KnownTools(Protocol):
@@ -86,7 +86,7 @@ class MCPCaller:
             raise failure from error
 
     async def _send(self, pending: _PendingRequest) -> dict[str, Any]:
-        """Send a request, and once more if that is safe."""
+        """Send a request. If it fails and was not executed or only reads, send it a second time."""
         try:
             return await self._send_once(pending)
         except RequestLostError as lost:
@@ -156,7 +156,10 @@ class MCPCaller:
         return responses
 
     async def _is_removed(self, request: MCPRequest) -> bool:
-        """Whether the server removed the tool; servers report that with the same code as bad arguments."""
+        """Whether the server no longer has the tool of a failed request, according to a new list of tools.
+
+        The error code does not tell: servers use the same code for unknown tools and for invalid arguments.
+        """
         if request.method != "tools/call":
             return False
         with contextlib.suppress(CallError):
@@ -192,7 +195,7 @@ class _PendingRequest(msgspec.Struct, frozen=True):
         return None if self.until is None else self.until - asyncio.get_running_loop().time()
 
     def with_params(self, more: Mapping[str, Any]) -> _PendingRequest:
-        """Return a copy with further parameters."""
+        """Return a copy with more parameters; values in `more` replace earlier ones."""
         return msgspec.structs.replace(self, params={**self.params, **more})
 
 
@@ -205,7 +208,10 @@ def request_meta(config: MCPClientConfig, context: OperationContext) -> dict[str
 
 
 def _trace_fields(config: MCPClientConfig, context: OperationContext) -> dict[str, str]:
-    """Return the trace fields of the call's metadata; over HTTP they are headers too, hence printable ASCII only."""
+    """Return the trace fields in the metadata of a call.
+
+    Values that are not printable ASCII are left out, because over HTTP the fields are also sent as headers.
+    """
     if not config.trace or not context.metadata:
         return {}
     found = {name: context.metadata.get(name) for name in TRACE_FIELDS}
@@ -232,7 +238,7 @@ def _selected(identity: Identity, fields: Sequence[str]) -> dict[str, Any]:
 def as_json(params: Mapping[str, Any], max_bytes: int) -> dict[str, Any]:
     """Return the parameters as plain JSON values; raise `VALIDATION_ERROR` for other values and for too large ones.
 
-    If a value could not be encoded while it is sent, the session would end for every call.
+    They are checked before they are sent, because a value that cannot be encoded would end the session of all calls.
     """
     try:
         encoded = msgspec.json.encode(params)

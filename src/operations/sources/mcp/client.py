@@ -52,7 +52,7 @@ class MCPClient:
 
     @property
     def operations(self) -> list[Operation[Any]]:
-        """The current operations: tools, and the operations on resources and prompts."""
+        """The current operations: one for each tool, and those that list and read resources and prompts."""
         return list(self._operations.values())
 
     @property
@@ -66,7 +66,7 @@ class MCPClient:
         return self._connection.state
 
     async def open(self) -> None:
-        """Connect and list the tools; raise `CallError` on failure, and keep it in `error`."""
+        """Connect and list the tools. On failure, store the `CallError` in `error` and raise it."""
         try:
             await self._connection.open()
             await self.refresh()

@@ -25,7 +25,7 @@ LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "e
 _MAX_WATCHED = 1_000
 _SEND_SECONDS = 5.0
 _DELAY_SECONDS = 0.02
-"""Changes within this time cause one notification, as sources register many operations at a time."""
+"""Changes within this time cause only one notification, because a source registers many operations at a time."""
 
 
 class ConnectionSettings:
@@ -37,7 +37,10 @@ class ConnectionSettings:
 
 
 class ChangeNotifications:
-    """Watches a registry and notifies clients: by subscription, and before 2026-07-28 by session."""
+    """Watches a registry and notifies clients of changes.
+
+    In version 2026-07-28, clients subscribe to changes. In earlier versions, every session is notified of changed lists.
+    """
 
     def __init__(self, mcp_server: MCPServer) -> None:
         self.bus = InMemorySubscriptionBus()

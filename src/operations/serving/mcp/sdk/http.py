@@ -139,7 +139,7 @@ class SDKSessions:
 
 
 def _is_modern(scope: Any) -> bool:
-    """Whether the protocol version of a request has no sessions."""
+    """Whether the protocol version of a request is one without sessions, such as 2026-07-28."""
     version = next((value for name, value in scope["headers"] if name == b"mcp-protocol-version"), None)
     return version is not None and version.decode("latin-1") not in HANDSHAKE_PROTOCOL_VERSIONS
 

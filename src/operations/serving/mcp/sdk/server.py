@@ -57,14 +57,14 @@ _REQUESTS: dict[str, tuple[type[Any], tuple[type[BaseModel], ...]]] = {
 
 
 class _Server(Server[Any]):
-    """A server that announces its notifications of changed lists."""
+    """A server that announces, in its capabilities, that it notifies clients of changed lists."""
 
     def create_initialization_options(self, *args: Any, **options: Any) -> InitializationOptions:
         return super().create_initialization_options(NotificationOptions(True, True, True), **options)
 
 
 class SDKServer:
-    """The handlers of the SDK's server. `caller` is the caller of all requests on transports with one caller."""
+    """The handlers of the SDK's server. Pass `caller` for a transport whose requests all have the same caller."""
 
     def __init__(self, mcp_server: MCPServer, *, caller: Caller | None = None) -> None:
         self.mcp_server = mcp_server
@@ -106,7 +106,7 @@ class SDKServer:
         return server
 
     async def _guard(self, ctx: _Context, call_next: CallNext) -> HandlerResult:
-        """Return lists from the cache, and replace unexpected exceptions with a general error."""
+        """Return tool lists from the cache; replace unexpected exceptions with a general error."""
         is_modern = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
         try:
             if not is_modern and ctx.session.client_params is not None:
@@ -236,7 +236,7 @@ class SDKServer:
 
 
 def _complete(result: dict[str, Any] | InputRequired, context: _Context) -> dict[str, Any]:
-    """Return a result as JSON, with the type that 2026-07-28 requires."""
+    """Return a result as JSON, with the `resultType` that version 2026-07-28 requires."""
     if isinstance(result, InputRequired):
         return input_required(result)
     return {**result, "resultType": "complete"} if context.protocol_version in MODERN_PROTOCOL_VERSIONS else result
