@@ -25,7 +25,7 @@ _FRESH_SECONDS = 60.0
 class ReplayError(CallError):
     """The error for a signed request that was received before.
 
-    The request gets no response, which would go to the original caller.
+    The request gets no response, because a response would go to the original caller.
     """
 
 

@@ -47,7 +47,7 @@ class SigningSecret:
 
 
 def grant_key(session_key: bytes, root: bytes) -> bytes:
-    """Return the key for calls nested in one request of a session; it is valid for that request and deadline only."""
+    """Return the key that signs calls nested in one request; `root` has the id and the deadline of that request."""
     return _derive(session_key, root, b"ops-grant")
 
 

@@ -35,7 +35,7 @@ MOST_DELIVERIES = 3
 _MAX_FINISHED = 65_536
 """Number of finished requests whose duplicates are recognised."""
 _MOST_COPIES = 4
-"""Largest number of further deliveries that are held with a job; others are acknowledged as duplicates."""
+"""Largest number of further deliveries of a job that a worker holds; others are acknowledged as duplicates."""
 _IN_FLIGHT_SECONDS = 1.0
 """Seconds after which a response has certainly been sent, if the connection was not lost."""
 _MOST_KEPT = 4 << 20

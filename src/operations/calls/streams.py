@@ -188,7 +188,7 @@ class StreamReader:
         self._finish(CallError(ErrorCode.UNAVAILABLE, f"{self.operation_id}: {message}", details))
 
     def _grant(self, size: int) -> None:
-        """Grant credit when half a window has been read, so that a fast consumer never stops the worker."""
+        """Grant credit when half a window has been read, so that the worker never waits for a fast consumer."""
         self._read_items += 1
         self._read_bytes += size
         if self._over or (self._read_items < WINDOW_ITEMS // 2 and self._read_bytes < WINDOW_BYTES // 2):

@@ -236,7 +236,7 @@ class CallHandler:
 
 
 class ServedRegistry:
-    """A registry on a transport: `async with` serves within the block, `await` until SIGTERM or SIGINT."""
+    """A registry on a transport: `async with` serves it within the block, `await` serves it until SIGTERM or SIGINT."""
 
     def __init__(
         self, registry: OperationRegistry, transport: Transport, *, grace: float, options: dict[str, Any]

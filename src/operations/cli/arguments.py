@@ -79,7 +79,7 @@ class ParsedArguments:
         return self._values.get("mcp") is not None or self._values.get("openapi") is not None
 
     def with_values(self, **values: Any) -> ParsedArguments:
-        """Return a copy with other values."""
+        """Return a copy in which `values` replace the values of the same names."""
         return ParsedArguments({**self._values, **values})
 
 

@@ -86,7 +86,7 @@ class ASGILink:
             self._callbacks.backlogged(self, len(message))
 
     def close(self, reason: str) -> None:
-        """Write the buffered messages and close; disconnect a peer that does not read them."""
+        """Write the buffered messages and close; disconnect a peer that does not read them within `CLOSE_SECONDS`."""
         if not self._gone.done() and not self._is_closing:
             self.reason = self.reason or reason
             self._is_closing = True

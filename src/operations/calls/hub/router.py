@@ -66,15 +66,15 @@ _EXPIRY_SECONDS = 2
 
 
 CALLS_PER_CALLER = 4_096
-"""Default for the largest number of calls of one caller that are at workers; the hub queues further calls."""
+"""Default for the largest number of calls of one caller that the hub has sent to workers and that have not ended."""
 
 
 class Router:
     """Routes events by their header; only the two sessions of a call can affect the call.
 
     `closing_seconds` is the time for which a worker may still make nested calls after its request was aborted.
-    `calls_per_caller` is the largest number of calls of one caller at workers; the next ones are queued here, so that
-    the requests of one caller never fill a worker's connection.
+    `calls_per_caller` is the largest number of calls of one caller that were sent to workers and have not ended.
+    Further calls are queued here, so that the requests of one caller never fill a worker's connection.
     """
 
     def __init__(self, *, closing_seconds: float = CLOSING_SECONDS, calls_per_caller: int = CALLS_PER_CALLER) -> None:

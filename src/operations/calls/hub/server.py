@@ -46,7 +46,7 @@ class Hub:
 
     Code in the hub's own process calls and serves through `hub.transport()`. `closing_seconds` is the time for which a
     worker may still make nested calls after its request was aborted. `calls_per_caller` is the largest number of calls
-    of one identity at workers; the next ones are queued at the hub.
+    of one identity that were sent to workers and have not ended; further calls are queued at the hub.
     """
 
     def __init__(

@@ -80,7 +80,7 @@ class HubSession:
         self.is_worker = False
         """Whether the peer has registered operations: it is a worker, and its calls need a grant or `asWorker`."""
         self.calls: dict[str, RoutedCall] = {}
-        """The calls that this peer made and that are at workers, by its own request ids."""
+        """The calls of this peer that were sent to workers and have not ended, by the peer's own request ids."""
         self.running: dict[str, RoutedCall] = {}
         """The calls that this peer runs, by the request ids that the hub made for it."""
         self.credit: dict[RoutedCall, tuple[int, int]] = {}
@@ -139,9 +139,9 @@ class CallerQueue:
 
     def __init__(self) -> None:
         self.calls = 0
-        """Number of calls of this caller at workers."""
+        """Number of calls of this caller that were sent to workers and have not ended."""
         self.sent_bytes = 0
-        """Total size of the requests of this caller's calls at workers."""
+        """Total size of the requests of the calls that `calls` counts."""
         self.requests: dict[tuple[HubSession, str], tuple[EventHeader, Codec]] = {}
         """The waiting requests in order of arrival, by session and request id of the session."""
         self.bytes = 0

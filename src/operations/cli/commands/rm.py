@@ -15,7 +15,7 @@ from operations.errors import CallError
 
 
 def run(args: ParsedArguments) -> int:
-    """Remove every source, or none if one of them cannot be removed."""
+    """Remove every named source, or none of them if one cannot be removed."""
     path = require_config_path(args)
     was_trusted = is_trusted_file(path)
     before, text = load_catalogue(path), path.read_text(encoding="utf-8")
