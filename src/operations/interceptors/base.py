@@ -88,7 +88,10 @@ def applies(interceptor: Interceptor, spec: OperationSpec) -> bool:
 
 
 def asks(interceptor: Interceptor, spec: OperationSpec) -> bool:
-    """Return whether an interceptor may ask the caller a question by `context.ask`: what its method `asks` returns."""
+    """Return whether an interceptor may ask the caller a question by `context.ask`.
+
+    The interceptor's method `asks` decides; without such a method, the result is False.
+    """
     condition = getattr(interceptor, "asks", None)
     return condition is not None and bool(condition(spec))
 

@@ -28,7 +28,7 @@ CLOSE_SECONDS = 1.0
 """How long a peer may take to close a connection before it is aborted."""
 TURN_MESSAGES = 64
 TURN_SECONDS = 0.005
-"""`TURN_MESSAGES` and `TURN_SECONDS`: what one `Turn` allows at most in an iteration of the event loop."""
+"""`TURN_MESSAGES` and `TURN_SECONDS`: the limits of one `Turn` in an iteration of the event loop."""
 PROTOCOL = "operations.v1"
 """The WebSocket sub-protocol. A browser must offer it, and a second sub-protocol that carries its token."""
 PROTOCOLS_HEADER = "Sec-WebSocket-Protocol"

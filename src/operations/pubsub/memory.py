@@ -119,7 +119,7 @@ class MemoryTransport:
         return self._keep(stop)
 
     def reach(self, address: str) -> Any:
-        """Return an object that is offered at an address, each in turn; None if there is none."""
+        """Return one of the objects that are offered at an address, in turn; None if no object is offered there."""
         targets = self._bus.targets.get(address)
         if targets is None:
             return None

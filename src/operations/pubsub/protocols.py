@@ -63,7 +63,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     claims_identity: bool = False
     """Whether a caller on this transport may set the identity of its calls."""
     addresses_operations: bool = False
-    """Whether a request is sent to `work.<namespace>/<operation>`, otherwise to `work.<namespace>`.
+    """Whether a request is sent to `work.<namespace>/<operation>`. If not, it is sent to `work.<namespace>`.
 
     Workers listen at `work.<namespace>` in both cases.
     """

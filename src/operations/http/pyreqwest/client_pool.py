@@ -33,7 +33,10 @@ class PooledClient(Generic[T]):
         self.capacity = capacity
         self.requests = 0
         self.abort_seconds: float | None = None
-        """Seconds in which a connection that a cancelled request still opens is aborted; None if none was cancelled."""
+        """Seconds for which to search for the connection of a cancelled request, which may open late.
+
+        None if no request of this client was cancelled.
+        """
 
 
 class ClientPool(Generic[T]):

@@ -29,7 +29,7 @@ from operations.pubsub.protocols import CONGESTED_BYTES, Undelivered
 
 _BATCH_BYTES = 128 << 10
 _SMALLEST, _LARGEST = 512, 16 << 10
-"""Smallest and largest number of bytes that are processed at a time; slow message handling makes it smaller."""
+"""Limits of the number of bytes processed at a time; the number is reduced while messages take long to handle."""
 SILENT_BEATS = 3
 """How many heartbeats a server may be silent before it counts as lost."""
 _MOST_UNREAD = 256
@@ -45,7 +45,8 @@ Requests = list[tuple[bytes, Undelivered]]
 class WriteBuffer:
     """The write buffer of a connection, which combines messages into batches.
 
-    Responses to one inbox form one batch. Requests to one subject form several, so that several workers share them.
+    Responses to one inbox form one batch. Requests to one subject form several batches, so that several workers
+    share the requests.
     """
 
     def __init__(self, replies: Replies, sizing: BatchSizing) -> None:

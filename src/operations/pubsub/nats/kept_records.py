@@ -20,7 +20,7 @@ class NatsKeptRecords(KeepsRecords):
         return None if kept is None else (kept.value, kept.body)
 
     async def list_records(self, owner: str | None, most: int) -> list[tuple[str, str, bytes]]:
-        """Return the address, key and value of at most `most` records: of one owner, or of all owners if it is None."""
+        """Return the address, key and value of at most `most` records: those of `owner`, or all if `owner` is None."""
         return await self._queues.records.list_owned(owner, most)
 
     async def end_record(self, address: str, record: Record) -> bool:

@@ -183,7 +183,7 @@ class NatsRecords:
         return answer.error is None
 
     async def list_owned(self, owner: str | None, most: int) -> list[tuple[str, str, bytes]]:
-        """Return the address, key and value of at most `most` records: of one owner, or of all owners if it is None."""
+        """Return the address, key and value of at most `most` records: those of `owner`, or all if `owner` is None."""
         problem = await self.jetstream.make_job_records()
         if problem is not None:
             raise _unreachable(problem)

@@ -133,7 +133,10 @@ class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsB
         self._heartbeat_timer: asyncio.TimerHandle | None = None
 
     def optional(self, kind: type[Part]) -> Part | None:
-        """Return the object that implements an optional Protocol: for `KeepsRecords` a separate one, else this one."""
+        """Return the object that implements an optional Protocol, or None.
+
+        For `KeepsRecords` it is a separate object, for any other Protocol this transport itself.
+        """
         return self._records if kind is KeepsRecords and isinstance(self._records, kind) else super().optional(kind)
 
     @property
@@ -217,7 +220,7 @@ class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsB
         return await self._queues.store_key(key, seconds, entry) if self.capabilities.durable else True
 
     def delete_key(self, key: str, entry: str = "") -> None:
-        """Do nothing, because no delivery needs a deleted key.
+        """Do nothing, because keys need not be deleted here.
 
         A released message keeps its entry, for which the key is stored. A message that is stored again has no entry,
         and its key is not checked.
@@ -347,7 +350,7 @@ class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsB
             attempt = 0
             self._up(connection)
             self._arrive()
-            while self._connection is not None:  # not only once: a move to another server replaces it
+            while self._connection is not None:  # a move to another server sets a new connection
                 await self._connection.wait_closed()
 
     async def _diagnose(self, error: Exception) -> CallError | None:
