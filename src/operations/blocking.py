@@ -118,7 +118,7 @@ class BlockingRegistry:
             raise
 
     async def _end(self) -> None:
-        """Cancel running calls and close streams; stop waiting after `_CLEANUP_SECONDS`."""
+        """Cancel running calls, wait for them at most `_CLEANUP_SECONDS`, then close streams."""
         running = asyncio.all_tasks() - {asyncio.current_task()}
         for task in running:
             task.cancel()

@@ -35,7 +35,10 @@ _MOST_CALLS = 100_000
 _MOST_QUEUED_BYTES = 16 << 20
 """Largest size of the queued requests of one caller."""
 _MOST_SENT_WITHOUT_RIGHTS = 64 << 20
-"""Size of the requests at workers above which a caller without rights waits: workers keep the inputs of calls."""
+"""Largest total size of the requests of one caller without rights that were sent to workers and have not ended.
+
+Further requests are queued, because a worker keeps the input of a call in memory while the call runs.
+"""
 _QUEUED_PER_TURN = 64
 """Number of queued requests of one caller that are forwarded in one iteration of the event loop."""
 _MOST_UNREAD = 32 << 20
