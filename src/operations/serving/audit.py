@@ -36,7 +36,7 @@ def log_record(record: AuditRecord) -> None:
 
 
 class AuditWriter:
-    """Passes the record of each call to `write`, by default to the logger `operations.audit`."""
+    """Passes the record of each call to `write`; by default, writes it to the logger `operations.audit`."""
 
     def __init__(self, write: Audit | None = None) -> None:
         self._write = write or log_record

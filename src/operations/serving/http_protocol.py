@@ -313,7 +313,7 @@ class HTTPProtocol(asyncio.Protocol):
         tasks.add(task)
 
     def _refuse(self, response: bytes) -> None:
-        """Answer a request that cannot be read, after the requests before it, and close the connection."""
+        """Answer a request that cannot be read, after the responses to earlier requests, and close the connection."""
         self._closes = True
         broken = self._reading
         if broken is not None and broken.has_more:

@@ -90,7 +90,10 @@ class _SuspendedCall(Generic[T]):
             self._settled.set_result(None)
 
     async def settle(self) -> bool:
-        """Wait until the call ends (True) or asks a question (False). Cancelling the wait cancels the call."""
+        """Wait until the call ends or asks a question; return whether it has ended.
+
+        If this wait is cancelled, the call is cancelled too.
+        """
         self.is_waited_for = True
         try:
             while not self.task.done() and not self.client.open:

@@ -59,9 +59,9 @@ class _KnownWorker(msgspec.Struct, eq=False):
 
 
 class BusWorkers:
-    """The workers of one bus by their announcements and heartbeats.
+    """The workers of one bus, as their announcements and heartbeats report them.
 
-    Every user who may publish on the bus can announce a worker.
+    These are not verified: every user who may publish on the bus can announce a worker.
     """
 
     def __init__(self, endpoint: Endpoint, *, clock: Callable[[], float] = time.time) -> None:

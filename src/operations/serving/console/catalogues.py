@@ -73,7 +73,7 @@ class Catalogues:
         found = self._kept.get(self._key(viewer))
         if found is None:
             async with self._building:
-                key = self._key(viewer)  # meanwhile the registry may have changed, or another caller built it
+                key = self._key(viewer)  # the registry may have changed, or another caller built the catalogue
                 found = self._kept.get(key) or await self._build(key, viewer.operations)
                 self._kept[key] = found
                 while len(self._kept) > _MOST_KEPT:

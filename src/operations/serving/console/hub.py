@@ -137,7 +137,7 @@ class HubRecorder(RouteObserver):
         record = self._records.add(request_id, operation_id, "routed", caller=caller, protocol="ws")
         if record is not None:
             self._records.start(record)
-            # A peer chooses the ids of refused requests: separate series for them would displace those of others.
+            # A peer can request any id: metrics for unknown operations would displace those of real operations.
             is_offered = operation_id in self._hub.router.operations
             self._records.end(record, code, seconds=0.0, is_measured=is_offered)
 

@@ -248,7 +248,7 @@ def read_number(parameters: Parameters, name: str, default: int, *, least: int, 
 
 
 def not_visible(message: str) -> RefusedError:
-    """Return the error for a call that does not exist or that the caller may not see; both are the same to a caller."""
+    """Return the error for a call that does not exist or that the caller may not see. It does not reveal which."""
     return RefusedError(404, ErrorCode.OPERATION_NOT_FOUND, message, "NOT_VISIBLE")
 
 

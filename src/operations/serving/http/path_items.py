@@ -286,5 +286,5 @@ def _is_body_required(schema: Schema, root: Mapping[str, Any] | None) -> bool:
 
 
 def _named(code: str) -> str:
-    """Return a code with the characters that component names allow."""
+    """Return an error code as component name: characters that such names do not allow become underscores."""
     return "".join(char if char.isascii() and (char.isalnum() or char in "-_.") else "_" for char in code)

@@ -52,7 +52,7 @@ class ProtocolError(Exception):
 
 
 def unknown_tool(name: str) -> ProtocolError:
-    """Return the error for a tool that does not exist or is not permitted; both are the same to a caller."""
+    """Return the error for a tool that does not exist or is not permitted. The error does not reveal which."""
     return ProtocolError(INVALID_PARAMS, f"Unknown tool: {name}")
 
 
@@ -207,7 +207,7 @@ class MCPCalls:
         """Run a call, which can ask the client; in version 2026-07-28, suspend it while it waits for an answer."""
         if not can_ask(operation, self.dispatcher.registry):
             return await work(info.client)
-        # Interceptors ask before the first effect of the handler, which cannot ask itself without a context.
+        # If only interceptors ask, they ask before the handler runs: a repetition does not run the handler twice.
         replayable = operation.spec.type == "query" or not operation.wants_context
         replayable = replayable or operation.spec.annotations.get(REPLAYABLE) is True
         return await self.suspendable(operation.id, input, info, work, replayable=replayable)

@@ -40,7 +40,7 @@ _INTERNAL = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32603,"message":"Inter
 
 
 class HTTPFallback(Protocol):
-    """Serves the requests that the fast path does not."""
+    """Serves the requests that the fast path does not serve."""
 
     async def handle(self, scope: Any, receive: Any, send: Any, caller: Caller) -> None:
         """Serve a request."""
@@ -132,7 +132,7 @@ class MCPEndpoint:
                 return
             if message is not None and _agrees(routing, message):
                 tool = self.mcp_server.tool_list.tools.get(message.params.name)
-                # The SDK compares arguments that are also sent as headers.
+                # If arguments are also sent as headers, the SDK compares both.
                 if tool is None or not tool.has_headers:
                     await self._answer(message, tool, receive, send, caller)
                     return
@@ -285,7 +285,7 @@ def _expiry(caller: Caller) -> float | None:
 
 
 def _agrees(routing: Mapping[bytes, bytes], message: fast_path.Message) -> bool:
-    """Whether the routing headers match the body. The SDK refuses other requests."""
+    """Whether the routing headers (`Mcp-Method`, `Mcp-Name`) match the body. Other requests are refused."""
     if routing.get(b"mcp-method", b"").strip(b" \t") != message.method.encode():
         return False
     name = routing.get(b"mcp-name", b"").strip(b" \t")

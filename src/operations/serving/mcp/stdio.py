@@ -114,7 +114,7 @@ def all_rights(exposure: Exposure) -> Identity:
 
 
 class StdioFallback(Protocol):
-    """Serves the messages that the fast path does not."""
+    """Serves the messages that the fast path does not serve."""
 
     async def feed(self, line: bytes) -> None:
         """Process one message."""

@@ -39,7 +39,7 @@ class ConnectionSettings:
 class ChangeNotifications:
     """Watches a registry and notifies clients of changes.
 
-    In version 2026-07-28, clients subscribe to changes. In earlier versions, every session is notified of changed lists.
+    In version 2026-07-28, clients subscribe to changes. In earlier ones, all sessions are notified of changed lists.
     """
 
     def __init__(self, mcp_server: MCPServer) -> None:
