@@ -187,7 +187,11 @@ class Request(Deadline, kw_only=True):
         host.active.discard(self)
         if host.idle is not None:
             host.forget(self)
-        host.slots.release(self.caller)
+        slots = host.slots  # `Slots.release`, inlined for speed: every call ends here
+        slots.free += 1
+        slots.used[self.caller] -= 1
+        if slots.waiting.size:
+            slots.start_waiting()
 
     def _end(self, envelope: ResponseEnvelope[Any] | None, raised: BaseException | None) -> None:
         self.leave()

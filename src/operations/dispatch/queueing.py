@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from time import perf_counter
 from typing import Any, Generic, Protocol, TypeVar
@@ -125,16 +125,18 @@ class Slots:
         self._reserved = concurrency // 4 if concurrency >= _FEWEST_SHARED else 0
         self._few = self._reserved // 8
         """Number of slots up to which a caller may take reserved ones."""
-        self._used: dict[str, int] = {}
-        """Number of slots of each caller; calls without a caller are not counted."""
+        self.used: defaultdict[str, int] = defaultdict(int)
+        """Number of slots of each caller."""
+        self._most_counted = 2 * concurrency
 
     def take(self, caller: str) -> bool:
         """Take a slot for a caller; return False if no slot is free for this caller."""
         if self.free <= self._reserved and (self.free <= 0 or not self._uses_few(caller)):
             return False
         self.free -= 1
-        if caller:
-            self._used[caller] = self._used.get(caller, 0) + 1
+        self.used[caller] += 1
+        if len(self.used) > self._most_counted:
+            self.used = defaultdict(int, {each: number for each, number in self.used.items() if number})
         return True
 
     def enqueue(self, call: QueuedCall) -> bool:
@@ -149,20 +151,14 @@ class Slots:
 
     def release(self, caller: str = "") -> None:
         """Free the slot of a caller; the next call in the queue starts."""
-        self.put_back(caller)
-        if self.waiting.size and not self._starting:
-            self._start_waiting()
-
-    def put_back(self, caller: str) -> None:
-        """Free the slot of a caller, without starting the next call."""
         self.free += 1
-        if caller:
-            used = self._used.pop(caller)
-            if used > 1:
-                self._used[caller] = used - 1
+        self.used[caller] -= 1
+        if self.waiting.size:
+            self.start_waiting()
 
     def _uses_few(self, caller: str) -> bool:
-        return self._used.get(caller, 0) < self._few
+        """Whether a caller may take reserved slots; calls without a caller always may."""
+        return not caller or self.used.get(caller, 0) < self._few
 
     @contextlib.asynccontextmanager
     async def released(self) -> AsyncGenerator[None, None]:
@@ -176,8 +172,10 @@ class Slots:
             self.free -= 1  # the call releases a slot when it ends
             raise
 
-    def _start_waiting(self) -> None:
-        # A loop, not recursion: calls that end immediately release their slot within `begin`.
+    def start_waiting(self) -> None:
+        """Start the calls in the queue for which a slot is free."""
+        if self._starting:  # a loop, not recursion: calls that end immediately release their slot within `begin`
+            return
         self._starting = True
         try:
             while self.free > 0 and self.waiting.size:
@@ -203,7 +201,7 @@ class SlotWaiter:
     def begin(self) -> None:
         """Resume the coroutine, which now has a slot."""
         if self._decided.cancelled():
-            self._slots.put_back(self.caller)
+            self._slots.release(self.caller)
         else:
             self._decided.set_result(None)
 
