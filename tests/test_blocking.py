@@ -1,3 +1,4 @@
+import asyncio
 import threading
 from collections.abc import AsyncIterator
 
@@ -119,8 +120,6 @@ def test_a_handler_in_a_thread_may_call() -> None:
 
 
 def test_leaving_the_block_does_not_wait_for_handlers_that_ignore_cancellation() -> None:
-    import asyncio
-
     release = threading.Event()
 
     @operation(id="t.stubborn")
@@ -137,3 +136,24 @@ def test_leaving_the_block_does_not_wait_for_handlers_that_ignore_cancellation()
         assert loop is not None
         asyncio.run_coroutine_threadsafe(blocking.registry.execute("t.stubborn"), loop)
     release.set()
+
+
+def test_leaving_the_block_does_not_wait_for_streams_that_close_slowly() -> None:
+    ended: list[str] = []
+
+    @operation(id="t.items")
+    async def items() -> AsyncIterator[int]:
+        try:
+            yield 1
+        finally:
+            try:
+                await asyncio.sleep(600)
+            except asyncio.CancelledError:
+                ended.append("cancelled")
+                raise
+
+    blocking = BlockingRegistry(OperationRegistry([items]))
+    with blocking:
+        stream = blocking.subscribe("t.items")
+        assert next(stream).data == 1
+    assert ended == ["cancelled"]

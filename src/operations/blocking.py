@@ -118,15 +118,17 @@ class BlockingRegistry:
             raise
 
     async def _end(self) -> None:
-        """Cancel running calls, wait for them at most `_CLEANUP_SECONDS`, then close streams."""
+        """Cancel running calls and close streams; wait at most `_CLEANUP_SECONDS` for the calls and for the streams."""
         running = asyncio.all_tasks() - {asyncio.current_task()}
         for task in running:
             task.cancel()
         if running:
             await asyncio.wait(running, timeout=_CLEANUP_SECONDS)
-        for stream in list(self._streams):
-            with contextlib.suppress(Exception):
-                await stream.aclose()
+        closing = {asyncio.ensure_future(_close(stream)) for stream in list(self._streams)}
+        if closing:
+            _, late = await asyncio.wait(closing, timeout=_CLEANUP_SECONDS)
+            for task in late:
+                task.cancel()
 
     @staticmethod
     def _serve(loop: asyncio.AbstractEventLoop, opened: threading.Event) -> None:
@@ -136,6 +138,11 @@ class BlockingRegistry:
             loop.run_forever()
         finally:
             loop.close()
+
+
+async def _close(stream: AsyncGenerator[Any, None]) -> None:
+    with contextlib.suppress(Exception):
+        await stream.aclose()
 
 
 async def _next(stream: AsyncGenerator[ResponseEnvelope[Any], None]) -> ResponseEnvelope[Any] | None:

@@ -207,7 +207,7 @@ class CallHandler:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(flushes.flush(), _FLUSHED_WITHIN)
         if self._requests.recording:
-            await asyncio.wait(list(self._requests.recording))
+            await asyncio.wait(list(self._requests.recording), timeout=grace)
         await self.dispatcher.drain(grace)
         await self.close()
 
