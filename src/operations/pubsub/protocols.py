@@ -77,7 +77,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     durable: bool = False
     """Whether messages can be stored now: there is a `Stores` part, and its server supports it."""
     codec: Literal["json", "msgpack"] = "json"
-    """The default format of requests: MessagePack if the other side supports it."""
+    """The format in which requests are encoded by default; `msgpack` only if the other end supports it."""
     heartbeat: float = HEARTBEAT_SECONDS
     """Seconds between heartbeats of workers; the same number for all peers of a bus."""
     bus: str = ""
@@ -105,10 +105,10 @@ class Transport(Protocol):
         """Send a message to the listeners at `address`."""
 
     def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
-        """Receive the messages to `address`; one listener of each group gets a message.
+        """Call `receive` with each message that is sent to `address`.
 
-        A transport that is one connection to a hub (a WebSocket) has no addresses here: each distinct `receive` gets
-        each message once, for any address.
+        Of several listeners with the same `group`, only one gets each message. A WebSocket transport ignores `address`:
+        it calls `receive` with every message that the hub sends, once even if `receive` listens at several addresses.
         """
 
     def watch(self, up: Callable[[], None], down: Callable[[str], None]) -> Stop:
@@ -125,7 +125,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """A value under a key that belongs to a stored message; it is kept longer than the message."""
 
     key: str
-    """The first 16 characters identify the record's owner, whose records can be listed; the rest is random."""
+    """The first 16 characters identify the owner of the record; `list_records` lists by owner. The rest is random."""
     value: bytes
     """The small part of the record; lists of records contain it."""
     seconds: float
@@ -133,7 +133,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes = b""
     """The large part of the record; lists of records do not contain it."""
     most: int = 0
-    """The largest number of records of the owner, for a new record; 0 for no limit."""
+    """The record is not created if its owner already has this number of records; 0 for no limit."""
 
     @property
     def owner(self) -> str:
@@ -170,7 +170,10 @@ class Delivery(Protocol):
 
     @property
     def entry(self) -> str:
-        """What tells the message from its copies, in each delivery; empty if a worker stored the message again."""
+        """The id of the stored message: the same in each delivery, but different for a copy of the message.
+
+        On NATS, it is empty for a message that `store_again` stored.
+        """
 
     def done(self, record: Record | None = None) -> None:
         """Delete the message, because it was handled. A record replaces the one that was stored with the message."""
@@ -227,7 +230,7 @@ class KeepsRecords(Protocol):
         """Return the value and body of a record; None if there is no record. Raise a CallError if it cannot be read."""
 
     async def list_records(self, owner: str | None, most: int) -> list[tuple[str, str, bytes]]:
-        """Return the address, key and value of at most `most` records: of one owner, or of all."""
+        """Return the address, key and value of at most `most` records: those of `owner`, or of all owners if None."""
 
     async def end_record(self, address: str, record: Record) -> bool:
         """Delete a stored message by its record's key, and replace the record; return False if the message is gone."""
@@ -244,15 +247,16 @@ class StoresKeys(Protocol):
     """Stores keys that all peers of the bus share, so that a request with a key runs once."""
 
     async def store_key(self, key: str, seconds: float, entry: str = "") -> bool:
-        """Store a key, at most for a day; return False if it is already stored.
+        """Store a key, at most for a day. Return False if it is already stored, so that the request is a duplicate.
 
-        Return True if it is stored for the same `entry` of a delivery. Raise if the server cannot be reached.
+        `entry` is the id of a stored message, see `Delivery.entry`. If the key is already stored for the same message,
+        the result is True: this is a further delivery and not a duplicate. Raise if the server cannot be reached.
         """
 
     def delete_key(self, key: str, entry: str = "") -> None:
-        """Delete the key of a released message, unless it is stored for another `entry`.
+        """Delete the key of a message that is about to be released; keep it if it is stored for another `entry`.
 
-        Do nothing if a released message keeps its entry.
+        Do nothing if a released message keeps its entry (NATS), because `store_key` returns True for the same entry.
         """
 
 
@@ -261,10 +265,13 @@ class InProcess(Protocol):
     """Passes objects between peers by reference, because all of them are in this process."""
 
     def offer(self, address: str, target: Any) -> Stop:
-        """Let peers of this bus reach `target` at `address`; several targets share the load."""
+        """Offer an object at an address, so that `reach` returns it to peers of this bus.
+
+        If several objects are offered at one address, `reach` returns them in turn. Call the result to end the offer.
+        """
 
     def reach(self, address: str) -> Any:
-        """Return the next target that is offered at an address, or None."""
+        """Return the object that is offered at an address, one of several in turn; None if no object is offered."""
 
 
 @runtime_checkable
@@ -272,7 +279,10 @@ class Flushes(Protocol):
     """Reports when its server has processed everything that was sent."""
 
     async def flush(self) -> None:
-        """Return once the server has processed everything that was sent, and all its earlier messages were received."""
+        """Wait until the server has processed everything that was sent.
+
+        By then, this peer has also received every message that the server sent before.
+        """
 
 
 @runtime_checkable
@@ -280,12 +290,12 @@ class ReportsBacklog(Protocol):
     """Reports which namespaces have a backlog of requests."""
 
     def backlog(self) -> Sequence[str]:
-        """Return the namespaces of this peer whose requests queue up."""
+        """Return those namespaces of this peer in which requests wait because the workers are busy."""
 
 
 @runtime_checkable
 class ReportsConnection(Protocol):
-    """Counts the losses of its connection to a server."""
+    """Counts restored connections to a server, and dropped messages."""
 
     @property
     def reconnects(self) -> int:
@@ -299,7 +309,7 @@ class ReportsConnection(Protocol):
 CONGESTED_BYTES = 8 << 20
 """Unsent bytes above which a transport reports congestion."""
 WRITTEN_NOW = 32 << 10
-"""Size above which a message is written immediately, so that congestion is reported before the next one is sent."""
+"""Size in bytes above which a message is written immediately. Congestion is then detected before the next message."""
 MOST_UNSENT = 64 << 20
 """Unsent bytes above which a transport sends no requests."""
 TOO_SLOW = "the server reads too slowly"
@@ -316,8 +326,8 @@ class ReportsCongestion(Protocol):
 class TransportWrapper:
     """A transport around another one: it forwards everything, and a subclass overrides the methods that it changes.
 
-    `store` and `take` are such methods too: `optional(Stores)` returns the wrapper itself if the inner transport stores
-    messages. Every other optional part is the inner transport's own unless a subclass overrides `optional`.
+    The wrapper also forwards `store` and `take`: `optional(Stores)` returns the wrapper if the inner transport stores
+    messages. For any other Protocol, `optional` returns the part of the inner transport.
     """
 
     def __init__(self, inner: Transport) -> None:
@@ -356,7 +366,7 @@ class TransportWrapper:
         return self.inner.watch(up, down)
 
     def optional(self, kind: type[Part]) -> Part | None:
-        """Return the inner transport's part; for `Stores`, this wrapper."""
+        """Return the inner transport's part that implements a Protocol; for `Stores`, return this wrapper instead."""
         part = self.inner.optional(kind)
         return self if part is not None and kind is Stores and isinstance(self, kind) else part
 

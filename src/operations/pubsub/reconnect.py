@@ -143,7 +143,7 @@ class ReconnectingTransport(ABC):
         return True
 
     async def _give_up(self, error: Exception) -> bool:
-        """Return whether the first connection failed permanently; the task that waits for it gets the error."""
+        """Return whether the first connection failed permanently; if so, raise the error in the task waiting for it."""
         first = self._first
         if first is None or first.done():
             return False

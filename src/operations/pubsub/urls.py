@@ -25,7 +25,7 @@ _NO_NAME = re.compile(r"[\s\x00-\x1f\x7f<>\"^`{|}\\\[\]]")
 def hosts_and_ports(url: str) -> list[tuple[str, int]]:
     """Return the hosts and ports of a transport's URL; raise a CallError with the problem if it is invalid.
 
-    A URL without a network address (`memory:`, `unix://…`) has none.
+    The list is empty for a URL without a network address (`memory:`, `unix://…`).
     """
     scheme = url.partition(":")[0].lower()
     _, separator, rest = url.partition("://")
@@ -77,7 +77,7 @@ def wrong_address(url: str, reason: str) -> CallError:
 
 
 def _parts(rest: str, scheme: str) -> list[str]:
-    """Return each `host:port` of a URL. In a NATS URL each may have its own scheme and user; Redis has one user."""
+    """Return each `host:port` of a URL without its user. A NATS URL may have a user for each host, a Redis URL one."""
     if scheme.startswith("redis"):  # a password may contain any character
         return rest.rpartition("@")[2].partition("/")[0].split(",")
     parts = [part.rpartition("://")[2] for part in rest.split(",")]

@@ -37,16 +37,17 @@ except ImportError:  # pragma: no cover  # the message is tested in a separate p
 
 _LINES_A_MINUTE = 20
 _MAX_BACKLOG = 128 << 10
-"""Bytes of received messages that may wait to be handled; beyond that nothing is read."""
+"""Bytes of received messages that may wait to be handled; while there are more, nothing is read from the socket."""
 _FRAME_BYTES = 64
 """Memory that a waiting frame takes in addition to its content."""
 _READ_BYTES = 32 << 10
 _SHORT_READ_BYTES = 256
-"""Largest number of bytes of one read: the first is usual, the second applies once the peer's turn is over."""
+"""Largest number of bytes of one read: `_SHORT_READ_BYTES` once the peer's turn is over, else `_READ_BYTES`."""
 _FREE_READ_BYTES = 512
 """Largest read that does not start a turn, because handling it is cheap: one usual message, or about 80 empty ones."""
 _FEWEST_TOGETHER, _MOST_TOGETHER = 8, 32
-"""Number of messages that are written together; the first write of an iteration is small, for low latency."""
+"""Messages per write: `_FEWEST_TOGETHER` in the first write of an iteration, for low latency, later twice as many each
+time, up to `_MOST_TOGETHER`."""
 _TEXT, _BINARY = picows.WSMsgType.TEXT, picows.WSMsgType.BINARY
 _CLOSE, _PING, _PONG = picows.WSMsgType.CLOSE, picows.WSMsgType.PING, picows.WSMsgType.PONG
 _CONTROL = frozenset({_CLOSE, _PING, _PONG})

@@ -132,7 +132,7 @@ OpenSocket = Callable[[Target], Awaitable[socket.socket]]
 
 
 async def open_cancellable(make: Callable[[OpenSocket], Coroutine[Any, Any, T]]) -> T:
-    """Return the connection that `make(open_socket)` opens; a cancellation shuts down the sockets of `open_socket`."""
+    """Return the connection that `make(open_socket)` opens; when cancelled, shut down the sockets it has opened."""
     opened: list[socket.socket] = []
 
     async def open_socket(target: Target) -> socket.socket:

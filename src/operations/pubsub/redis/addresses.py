@@ -106,7 +106,7 @@ def _number(text: str, url: str) -> int:
 
 
 class NamespaceKeys:
-    """The keys of one namespace; their braces keep them on one server of a cluster, so that a script can use them."""
+    """The keys of one namespace; braces keep them on one server of a cluster, so that one script can use several."""
 
     __slots__ = ("_start", "changes", "dead", "owners", "queue", "stored", "workers")
 
@@ -131,11 +131,11 @@ class NamespaceKeys:
         return self.stored + b":" + key.encode()
 
     def record(self, key: str) -> bytes:
-        """Return the key of a record, a hash: `value`, and `entry` while its message is stored."""
+        """Return the key of a record: a hash with `value` and `body`, and with `entry` while its message is stored."""
         return self._start + b":record:" + key.encode()
 
     def owned(self, owner: str) -> bytes:
-        """Return the key of an owner's records, a sorted set: their keys by the time at which they expire."""
+        """Return the key of a sorted set: the keys of an owner's records, by the time at which each record expires."""
         return self._start + b":owned:" + owner.encode()
 
 
@@ -162,7 +162,7 @@ class RedisKeys:
 
     @property
     def record_namespaces(self) -> bytes:
-        """A set: the namespaces whose workers take stored requests."""
+        """A set: the namespaces that may have records, because requests were stored or taken there."""
         return f"{self._prefix}:record-namespaces".encode()
 
     def of_namespace(self, address: str) -> NamespaceKeys:

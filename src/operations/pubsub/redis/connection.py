@@ -43,10 +43,10 @@ class RedisConnectionOwner(Protocol):
     """Interface that the user of a connection implements."""
 
     def begin_reading(self) -> None:
-        """Called before replies are handled; messages that they cause are written after the last one."""
+        """Called before the replies of one read are handled; `end_reading` is called after the last of them."""
 
     def end_reading(self) -> None:
-        """Called after the replies were handled."""
+        """Called after the replies of one read were handled, to write the messages that handling them caused."""
 
     def pushed(self, channel: bytes, message: bytes) -> None:
         """Handle a message of a channel."""
@@ -296,7 +296,7 @@ async def diagnose(address: RedisAddress, error: Exception) -> CallError | None:
 
 
 def is_refusal(reply: Reply) -> bool:
-    """Whether a reply denies this user a command; for commands in scripts, Redis 6.2 has other messages."""
+    """Whether a reply states that this user may not run a command, directly or in a script."""
     return isinstance(reply, ReplyError) and any(mark in str(reply) for mark in _REFUSALS)
 
 

@@ -109,7 +109,11 @@ class ConnectionEpoch:
         return self._masters[self.topology.node(key)]
 
     def put(self, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes], then: OnReply) -> None:
-        """Run a script on the server of its keys. Follow a moved slot; end the epoch if the server lost its role."""
+        """Run a script on the server of its keys.
+
+        If the slot of the keys has moved to another known server, run it there. If the server is no longer a master,
+        end the epoch.
+        """
         script.put(
             self.connection_for(keys[0]), keys, arguments, functools.partial(self._check, script, keys, arguments, then)
         )

@@ -40,7 +40,7 @@ _SILENT_MILLISECONDS = b"3600000"
 _MOST_AT_ONCE = 64
 """Largest number of requests that one command reads."""
 _MOST_DIGITS = 10
-"""A number of earlier deliveries with this many digits is invalid."""
+"""A stored number of earlier deliveries is invalid if it has this many digits or more."""
 _GROUP = b"workers"
 """The consumer group of all workers."""
 
@@ -64,7 +64,7 @@ _JOIN = Script(
 )
 """Create the group of a stream, and delete idle consumers that were silent for ARGV[1] milliseconds.
 
-A key of another type, which any peer with access to the stream can write, is replaced."""
+If the key has another type, replace it: any peer with access to the stream can write such a key."""
 
 _CLAIM = Script(
     "local found = redis.call('XAUTOCLAIM', KEYS[1], 'workers', ARGV[1], ARGV[2], ARGV[3], 'COUNT', ARGV[4])\n"
@@ -94,13 +94,13 @@ _STORE_KEY = Script(
     "redis.call('HSET', KEYS[1], 'entry', ARGV[2])\n"
     "redis.call('PEXPIRE', KEYS[1], ARGV[1])\nreturn 1"
 )
-"""Store a key, unless it is stored for another entry. Key: the key itself; arguments: its lifetime, the entry."""
+"""Store a key; return 0 if it is already stored for another entry. Key: the key; arguments: its lifetime, the entry."""
 
 _DELETE_KEY = Script(
     "if ARGV[1] ~= '' and redis.call('HGET', KEYS[1], 'entry') ~= ARGV[1] then return 0 end\n"
     "redis.call('PEXPIRE', KEYS[1], '0')\nreturn 1"
 )
-"""Delete a key, unless it is stored for another entry. Key: the key itself; argument: the entry, or nothing."""
+"""Delete a key, unless it is stored for another entry. Key: the key; argument: the entry, empty for any entry."""
 
 
 class DurableStreams:
@@ -110,8 +110,7 @@ class DurableStreams:
         self._bus = bus
         self._readers: dict[str, DurableStreamReader] = {}
         self._listed: dict[str, ConnectionEpoch] = {}
-        """The addresses whose namespaces this peer added to the list of namespaces with records, each with the epoch.
-        """
+        """By address: the epoch in which this peer added the namespace to `RedisKeys.record_namespaces`."""
 
     def store(
         self,

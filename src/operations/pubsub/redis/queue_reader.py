@@ -15,7 +15,7 @@ from operations.pubsub.redis.connection_epoch import ConnectionEpoch
 
 _MOST_AT_ONCE = 64
 _MOST_AMONG_OTHERS = 8
-"""Largest number of queue elements per command: for the only worker of a queue, and with other workers."""
+"""Largest number of queue elements per command: `_MOST_AT_ONCE` for the only worker, else `_MOST_AMONG_OTHERS`."""
 _BATCH_SECONDS = 0.002
 """Time for handling the requests of one command."""
 _FLUSH_SECONDS = 0.001
@@ -23,7 +23,7 @@ _FLUSH_SECONDS = 0.001
 _LONGEST_TURN = 0.05
 """Time after which the handling of taken requests continues in the next iteration of the event loop."""
 _AHEAD_SECONDS = 0.001
-"""With other workers, the next command is sent early only if an element takes less time than this."""
+"""If there are other workers, the next command is sent early only if handling an element takes less time than this."""
 _AT_ONCE_SECONDS = 0.0005
 """A reply within this time is immediate: the request was already queued."""
 _LOOK_EVERY = 8
@@ -52,10 +52,10 @@ class OnHandled(Protocol):
 class QueueReader:
     """Takes requests with one blocking command after the other.
 
-    It starts with one request per command and doubles the number whenever the queue had that many: workers share a
-    burst, and a busy worker needs few commands. It takes no more than it handles in two milliseconds, so that a worker
-    with slow handlers leaves the rest to others. If handlers are quick, it sends the next command before they end, so
-    that server and worker overlap.
+    It starts with one request per command, so that workers share a burst of requests. Whenever the queue had as many
+    requests as the command asked for, it doubles the number, so that a busy worker needs few commands. It takes no more
+    than it handles in two milliseconds: a worker with slow handlers leaves the other requests to other workers. If
+    handlers are quick, it sends the next command before they end, so that the server and this worker run in parallel.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class QueueReader:
     def _more(self) -> int:
         """Return how many further requests to take after one that arrived.
 
-        If the reply was immediate, more requests may be queued: this is checked at intervals.
+        If a reply was immediate, more requests may be queued: after every `_LOOK_EVERY` such replies, take one more.
         """
         if self._count == 1 and time.perf_counter() - self._asked_at < _AT_ONCE_SECONDS:
             self._quick += 1
@@ -189,8 +189,9 @@ class QueueReader:
     def _ask_ahead(self, served: bytes, came: int) -> None:
         """Send the next command before the taken requests are handled, if handlers are quick.
 
-        With slow handlers even the only known worker waits: another worker may have joined since the last heartbeat,
-        and should not be idle. A single request gets its response first: its caller may then send the next request.
+        If handlers are slow, the command is sent after they end, even if no other worker is known: a worker may have
+        joined since the last heartbeat, and should get the next request. After a single request the response is written
+        first, because its caller may then send the next request.
         """
         if len(self.keys) > 1 and served in self.keys:
             # The server takes from the first queue with requests: rotate the order.
@@ -218,7 +219,7 @@ class QueueReader:
     def _handle(self, key: bytes, requests: Sequence[bytes], elements: int) -> None:
         """Handle requests; if that takes long, the rest follows in the next iteration of the event loop.
 
-        Elements of a hostile caller may contain very many requests.
+        This limit is needed because a hostile caller can put very many requests into one element.
         """
         begun = flushed = now = time.perf_counter()
         count = 0

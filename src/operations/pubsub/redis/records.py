@@ -19,7 +19,7 @@ TOO_MANY = -1
 _ANSWER_SECONDS = 5.0
 _READ_TOGETHER = 500
 _BODIES_TOGETHER = 32
-"""Largest number of records that one command reads: without their bodies, and with them."""
+"""Largest number of records that one command reads: `_READ_TOGETHER` without, `_BODIES_TOGETHER` with their bodies."""
 _INDEX_MILLISECONDS = 40 * 86_400_000
 """How long the list of an owner's records is kept after its last change."""
 _UNSERVED_MILLISECONDS = 25 * 3_600_000
@@ -94,7 +94,9 @@ _DEAD_LETTER = Script(
     + "replace(KEYS[2], KEYS[3], ARGV[2], ARGV[3], ARGV[4], ARGV[5])\n"
     + f"redis.call('SADD', KEYS[4], string.sub(ARGV[5], 1, {OWNER_LENGTH}))\nreturn 1"
 )
-"""Delete a request without a record and write its record; if there are too many, move it to the dead letters.
+"""Delete a request that has no record and write a record for it.
+
+If its owner has too many records, write the request to the stream of dead letters instead.
 
 Keys: stream, record, the owner's records, owners, dead letters; arguments: the request's id, value, body, lifetime,
 key, maximum number of records, request, reason.
@@ -129,7 +131,7 @@ _STORE_AGAIN = Script(
     + "redis.call('HSET', KEYS[2], 'entry', entry)\n"
     + "replace(KEYS[2], KEYS[3], ARGV[2], ARGV[3], ARGV[4], ARGV[5])\nreturn 1"
 )
-"""Store the request of a record whose request is gone. Keys and arguments: as `STORE_RECORDED`."""
+"""Store the request of a record again after it was deleted. Keys and arguments: as `STORE_RECORDED`."""
 
 _READ = Script(
     "local found = {}\n"
@@ -212,7 +214,7 @@ class RedisRecords(KeepsRecords):
                 read.set_result(found)
 
     async def list_records(self, owner: str | None, most: int) -> list[tuple[str, str, bytes]]:
-        """Return the address, key and value of an owner's records, or of all."""
+        """Return the address, key and value of at most `most` records: those of `owner`, or of all owners if None."""
         found: list[tuple[str, str, bytes]] = []
         for namespace in await self._ask(_MEMBERS, [self._bus.keys.record_namespaces]):
             address = f"queue.{namespace.decode()}"

@@ -113,7 +113,7 @@ class RequestQueues:
             self.join(self._bus.epoch, address, joined)
 
     def remove(self, address: str, receive: Receive) -> None:
-        """Stop taking for one receiver; after the last receiver, this peer is no longer a worker of the namespace."""
+        """Remove a receiver of a queue. After the last one, this peer is no longer a worker of the namespace."""
         receivers = self._receivers.get(address, [])
         if receive in receivers:
             receivers.remove(receive)
@@ -204,7 +204,10 @@ class RequestQueues:
             self.backlogged.discard(address)
 
     async def _take_from(self, epoch: ConnectionEpoch, address: str) -> None:
-        """Start the reader of a queue if it is missing. One reader serves all queues; in a cluster, all of one slot."""
+        """Add a queue to its reader, and start the reader if necessary.
+
+        One reader takes from all queues; in a cluster, each slot has a reader for its queues.
+        """
         queue = self._bus.keys.of_namespace(address).queue
         slot = epoch.topology.slot(queue)
         if slot not in self._readers:

@@ -1,4 +1,4 @@
-"""Topology: the server of each key. It is a single server, the sentinels' master, or a cluster's master by slot."""
+"""Topology: the server that has a key: the only server, the sentinels' master, or a cluster's master for its slot."""
 
 from __future__ import annotations
 

@@ -51,12 +51,12 @@ MAX_PAYLOAD = 16 << 20
 _BATCH_BYTES = 128 << 10
 _MOST_PUSHED = 256
 _FIRST_WRITE = 32
-"""Number of messages to one address after which the first write of a loop iteration is made; it doubles with each
-write.
+"""Messages to one address that are combined into the first write of a loop iteration; each further write has twice as
+many.
 """
 _MOST_KEPT = 16 << 20
 _KEPT_SECONDS = 30.0
-"""Limits of the responses that are kept for the next connection: bytes, and seconds without a connection."""
+"""Limits of the responses that are kept for the next connection: `_MOST_KEPT` bytes, `_KEPT_SECONDS` disconnected."""
 _CAPABILITIES = Capabilities(
     reports_undelivered=True,
     tracks_peers=False,
@@ -119,7 +119,7 @@ class RedisTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, Reports
         """Whether an address had only one worker when a message was last sent there."""
         self._reading = False
         self._is_fresh = False
-        """Whether the write buffer was empty when reading began."""
+        """Whether the write buffer was empty at the last `begin_reading`."""
         self._is_quick = False
         """Whether the buffered messages are immediate responses to received ones."""
         self._scheduled = False
@@ -139,7 +139,7 @@ class RedisTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, Reports
         self._tasks: set[asyncio.Task[None]] = set()
 
     def optional(self, kind: type[Part]) -> Part | None:
-        """Return the records for `KeepsRecords`, else this transport if it implements an optional Protocol."""
+        """Return the part for a Protocol: a `RedisRecords` for `KeepsRecords`, else this transport, or None."""
         return self._records if kind is KeepsRecords and isinstance(self._records, kind) else super().optional(kind)
 
     @property
@@ -152,7 +152,11 @@ class RedisTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, Reports
         return [address.partition(".")[2] for address in self._queues.backlogged]
 
     def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
-        """Send in one write with the other messages of this iteration; without a connection only responses are kept."""
+        """Send a message, in one write with the other messages of this loop iteration.
+
+        Without a connection, a response is kept until the next connection. Any other message is dropped, and
+        `undelivered` is called if it was given.
+        """
         if self.epoch is None:
             if undelivered is not None:
                 undelivered("there is no connection to Redis")
@@ -201,7 +205,7 @@ class RedisTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, Reports
         return await self._stored.store_key(self.keys.shared_key(key), seconds, entry)
 
     def delete_key(self, key: str, entry: str = "") -> None:
-        """Delete a key, unless it is stored for another entry: a released message is stored as a new one."""
+        """Delete a key, unless it is stored for another entry; needed because a released message gets a new entry."""
         self._stored.delete_key(self.keys.shared_key(key), entry)
 
     def _write_turn(self) -> None:
@@ -262,7 +266,7 @@ class RedisTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, Reports
             epoch.main.put(pack(b"PUBLISH", channel, batch), again=again)
 
     def _keep(self, publication: bytes) -> None:
-        """Keep a response for the next connection; its caller may still wait, and drops duplicates."""
+        """Keep a response for the next connection: the caller may still wait for it, and drops a duplicate."""
         if sum(map(len, self._kept)) < _MOST_KEPT:
             self._kept.append(publication)
 
@@ -303,7 +307,7 @@ class RedisTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, Reports
         epoch.main.run(pack(b"SUBSCRIBE", channel), subscribed)
 
     def _settling(self) -> Callable[[Reply], None]:
-        """Hold messages back until a command is confirmed; return the function to call with its reply."""
+        """Hold messages back until the server has replied to a command; return the function to call with the reply."""
         epoch = self.epoch
         if epoch is None:
             return lambda reply: None
