@@ -302,7 +302,7 @@ async def test_connections_of_one_identity_share_the_limits_of_the_hub() -> None
         await handler.registered()
         at.flooding = [asyncio.create_task(each.call("shop.sleep")) for each in flood for _ in range(3)]
         sessions = [each for each in at.hub.router.sessions.values() if each.principal.identity.id == "flood"]
-        await until(lambda: sum(len(each.queued) for each in sessions) == 5)
+        await until(lambda: sum(len(each.queued) for each in sessions) == 5 and sleeper.runs == 4)
         [queue] = {each.queue for each in sessions}
         assert (queue.calls, len(queue.requests), sleeper.runs) == (4, 5, 4)
         # Another identity has its own.
