@@ -78,7 +78,7 @@ def require_config_path(args: ParsedArguments) -> Path:
 
 
 def search(args: ParsedArguments) -> FoundConfig:
-    """Return the named configuration file, or the nearest one."""
+    """Return the configuration file that `--config` names; without the option, the nearest file."""
     if args.config is None:
         return search_config()
     path = Path(args.config).expanduser()
@@ -106,7 +106,11 @@ def config_file(args: ParsedArguments) -> Path:
 
 
 def trust_as_before(path: Path, *, was_trusted: bool, by: str) -> Config | None:
-    """Read a configuration that its user has changed; trust it if it was trusted. Return None if it is invalid."""
+    """Read a configuration after its user has changed it; return None if it is now invalid.
+
+    If the user trusted the configuration before the change, store the trust in the changed one. `by` names the command
+    that made the change.
+    """
     try:
         config = read_configuration(path)
     except CallError as error:
@@ -161,7 +165,7 @@ def _ask(config: Config) -> bool:
 
 
 def can_ask(args: ParsedArguments) -> bool:
-    """Whether there is a person at the terminal who can be asked."""
+    """Whether a command may ask questions: on a terminal, without `--json` and `--quiet`."""
     return is_terminal(sys.stdin) and is_terminal(sys.stderr) and not (args.json or args.quiet)
 
 
@@ -182,9 +186,9 @@ def _state(config: Config) -> str:
 
 
 def _wait_for_line() -> None:
-    """Return once a line was typed; a signal just before the wait is handled like a signal during the wait.
+    """Wait until a line can be read from stdin, and let a signal interrupt the wait even if it arrives just before.
 
-    A blocking read would start after the signal and not notice it.
+    A blocking read would miss such a signal: it would start after the signal and continue to wait for the line.
     """
     import select  # few commands ask
     import socket
@@ -204,7 +208,10 @@ def _wait_for_line() -> None:
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Let Ctrl-C raise KeyboardInterrupt while stdin is read: the event loop's handler runs only after the line."""
+    """Let Ctrl-C raise KeyboardInterrupt in the block, which reads stdin.
+
+    The SIGINT handler of the event loop would run only after the line has been read.
+    """
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -17,7 +17,7 @@ class WorkspaceSources:
         self._workspace = workspace
 
     def states(self) -> Iterable[SourceState]:
-        """Return every source."""
+        """Return the state of every source."""
         return [
             SourceState(report.name, report.kind, report.state, report.problem) for report in self._workspace.reports
         ]
@@ -28,7 +28,10 @@ class WorkspaceSources:
 
 
 def describe_console(served: ServedApp) -> str:
-    """Return the end of a message: where the console is served, or how to build it; empty without a console."""
+    """Return the part of a start message that names the path of the console, or the command that builds it.
+
+    Return an empty string if no console is served.
+    """
     if served.console is None:
         return ""
     if served.console.is_built:

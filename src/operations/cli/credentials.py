@@ -53,7 +53,7 @@ def authenticator_of(
 
 
 def principals_of(tokens: Iterable[TokenSettings]) -> dict[str, Principal]:
-    """Return the principals of configured tokens by token."""
+    """Return a mapping from each configured token to its principal."""
     return {
         each.token: Principal(
             Identity(each.identity, tuple(each.scopes), {name: tuple(held) for name, held in each.resources.items()}),

@@ -11,7 +11,7 @@ from typing import Any
 from operations.cli.arguments import Option, ParsedArguments, UsageError
 
 MCP, API = "mcp", "api"
-"""Names of the sources, which are the namespaces of their operations."""
+"""Names of the sources of `--mcp` and `--openapi`; each name is also the namespace of the source's operations."""
 DIRECT_OPTIONS = (
     Option("--mcp", f"use an MCP server: its command or URL; its operations are {MCP}.…", value="SERVER"),
     Option("--openapi", f"use an API: path or URL of its document; its operations are {API}.…", value="DOCUMENT"),
@@ -20,7 +20,7 @@ DIRECT_OPTIONS = (
 
 
 def direct_file(args: ParsedArguments) -> tuple[Path, str]:
-    """Return the equivalent configuration, as the path and text of a file that does not exist."""
+    """Return the configuration that is equivalent to the options: path and text of a file that does not exist."""
     import shlex
 
     from operations.config.file_writer import text_with_source
@@ -52,7 +52,7 @@ def mcp_table(
 
 
 def pair(text: str, sign: str) -> tuple[str, str]:
-    """Split `NAME:VALUE` or `NAME=VALUE` at its sign."""
+    """Split `NAME:VALUE` or `NAME=VALUE` at the first `sign`, which is `:` or `=`; return name and value."""
     name, found, value = text.partition(sign)
     if not found:
         raise UsageError(f"invalid {text!r}: expected NAME{sign}VALUE")

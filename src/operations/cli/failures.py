@@ -30,7 +30,7 @@ _NAMES = {
     TRANSPORT: str(ErrorCode.UNAVAILABLE),
     DEADLINE: str(ErrorCode.TIMEOUT),
 }
-"""Error codes of failures outside a call."""
+"""Error code to report for each exit code, if a command fails outside a call."""
 _HINTS: dict[str, str] = {
     ErrorCode.OPERATION_NOT_FOUND: "list operations with 'ops ls', or search with 'ops search WORDS'",
     ErrorCode.ACCESS_DENIED: "check the token's scopes and the access rules",
@@ -56,7 +56,10 @@ _SERVER_HINT = (
 
 
 class Terminated(Exception):  # noqa: N818  # not an error: requested by a signal
-    """Raised when a signal ended the command and its resources are closed; has the shell's exit code for the signal."""
+    """Raised after a signal has ended the command and its resources are closed.
+
+    `exit_code` is the exit code that shells use for the signal: 128 + its number.
+    """
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -74,7 +77,7 @@ class CommandError(Exception):
 
 
 def exit_code_of(error: CallError) -> int:
-    """Return the exit code of a call's error; custom codes count as operation errors."""
+    """Return the exit code for a call's error; an error code of the operation's own gives the exit code `OPERATION`."""
     return _CODES.get(error.code, OPERATION)
 
 
@@ -145,7 +148,7 @@ def describe(error: CallError) -> str:
 
 
 def hint_for(error: CallError) -> str:
-    """Return what to do about an error."""
+    """Return a hint that tells the user what to do about an error; empty if there is none."""
     details = error.details
     if isinstance(details, dict):
         if isinstance(details.get("hint"), str):

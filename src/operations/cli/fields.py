@@ -90,7 +90,7 @@ class Fields:
         return [each for each in found if each.get("type") != "null"]
 
     def _spread(self, schema: object) -> Iterator[Mapping[str, Any]]:
-        """Yield a schema and its sub-schemas for the same value."""
+        """Yield a schema and the schemas in its `allOf`, `anyOf` and `oneOf`, which apply to the same value."""
         waiting, seen = [schema], 0
         while waiting and seen < _MAX_STEPS:
             node = self._resolve(waiting.pop(0))
@@ -102,7 +102,7 @@ class Fields:
                 waiting += _sequence(node.get(keyword))
 
     def _resolve(self, node: object) -> object:
-        """Return a schema with its reference resolved and merged with the keywords beside it."""
+        """Return a schema with its `$ref` replaced by the target's keywords; keywords beside `$ref` take precedence."""
         for _ in range(20):
             reference = node.get("$ref") if isinstance(node, Mapping) else None
             if not isinstance(reference, str) or not isinstance(node, Mapping):

@@ -60,7 +60,7 @@ def describe(command: Command) -> str:
 
 
 def as_data(command: Command | None) -> dict[str, Any]:
-    """Return the help of one command, or of all commands in short, as JSON."""
+    """Return the help of one command as JSON data; without a command, a summary of all commands."""
     if command is None:
         return {
             "usage": "ops COMMAND [options] ...",

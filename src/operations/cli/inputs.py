@@ -20,7 +20,7 @@ _WORD = r"(?s)^(?P<key>[^=@:]+(?::(?!=)[^=@:]*)*?)(?P<sign>:=@|=@|:=|=|@)(?P<val
 _STEP = r"\[(\d*)\]|([^.\[\]]+)"
 _APPEND = -1
 _WHOLE = ("@", "{", "[")
-"""How a word with the whole input starts."""
+"""First characters of a word that specifies the whole input, such as `@input.json`, instead of one field."""
 _STDIN = ("-", "@-")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -41,14 +41,18 @@ def read_stdin(words: Sequence[str]) -> bytes:
 
 
 def read_operation_input(words: Sequence[str], operation: Operation[Any], stdin: bytes = b"") -> Any:
-    """Return the input that the words specify, for an operation; files of an API are passed with name and type."""
+    """Return the input of an operation that the words of a command line specify.
+
+    If the operation sends files to an HTTP API, a file is passed as its path, name and type.
+    """
     return read_input(words, operation.spec.input_schema.document, stdin, sends_files=operation.split_files is not None)
 
 
 def read_input(words: Sequence[str], document: object, stdin: bytes = b"", *, sends_files: bool = False) -> Any:
-    """Return the input that the words specify, for a schema; None if there are no words.
+    """Return the input that the words of a command line specify, typed by the schema `document`.
 
-    With `sends_files`, a file for a binary field is its path, name and type instead of its content.
+    Return None if there are no words. With `sends_files`, a file for a binary field is passed as its path, name and
+    type instead of its content.
     """
     fields = Fields(document)
     whole: Any = None
@@ -79,13 +83,13 @@ def read_input(words: Sequence[str], document: object, stdin: bytes = b"", *, se
 
 
 def typed_by_schema(words: Sequence[str]) -> dict[str, str]:
-    """Return the `key=value` words, whose types come from the schema."""
+    """Return key and value of each `key=value` word: the words whose values are converted to the type in the schema."""
     matches = (re.match(_WORD, word) for word in words if not word.startswith(_WHOLE))
     return {match["key"]: match["value"] for match in matches if match is not None and match["sign"] == "="}
 
 
 def _upload(text: str) -> dict[str, Any]:
-    """Return a file to send, as `cat.png` or `cat.png;type=image/png;filename=my.png`."""
+    """Parse a file to send: `cat.png` or `cat.png;type=image/png;filename=my.png`; return path, name and type."""
     from mimetypes import guess_type
 
     name, *parameters = [text] if Path(text).is_file() else text.split(";")
@@ -223,7 +227,8 @@ def _check_name(path: InputPath, fields: Fields) -> None:
 def _put(target: dict[str, Any], path: InputPath, value: Any, key: str, assigned: set[tuple[str | int, ...]]) -> None:
     """Set the value at a path; a numeric step creates a list, and a repeated key appends to a list.
 
-    A value of the whole input (`@input.json`) may be replaced. `assigned` has the paths that earlier words set.
+    A path that an earlier word set is an error, except for a list. A value that comes from a whole input
+    (`@input.json`) is replaced; a list is extended. `assigned` has the paths that earlier words set.
     """
     steps = tuple(path)
     parted = _APPEND not in path and any(len(other) > len(steps) and other[: len(steps)] == steps for other in assigned)

@@ -15,7 +15,10 @@ from operations.sources.scanner.isolation import in_background
 from operations.wire import decode_json
 
 _AHEAD = 4
-"""Results per job that may wait for an earlier line, so that a slow call does not leave other jobs idle."""
+"""Number of results per job that may wait for the result of an earlier line.
+
+The other jobs can therefore continue while one call is slow.
+"""
 _CHUNK = 65_536
 _MAX_LINE = 256 * 1024 * 1024
 _MAX_COUNTED = 1024 * 1024 * 1024
@@ -126,7 +129,7 @@ class _Run:
         self.workers.append(asyncio.create_task(self._work()))
 
     async def _work(self) -> None:
-        """Process lines until the end; after each line is taken, start another worker if no worker is idle."""
+        """Process lines until the end. When this worker takes a line and no other worker is idle, start another one."""
         try:
             while True:
                 await self._permits.acquire()

@@ -70,7 +70,10 @@ def _cached(args: ParsedArguments, catalogue: Catalogue) -> Listing:
 
 
 async def _refresh(args: ParsedArguments, only: list[str] | None) -> Listing | None:
-    """Open sources and write the cache; if it cannot be written, return the operations of all sources."""
+    """Open the sources in `only`, or all, and write the cache; return None.
+
+    If all sources were opened and the cache cannot be written, return their operations.
+    """
     from operations.cli.configuration import require_configuration
     from operations.cli.session import open_sources, report_failures
     from operations.cli.stderr import spinner

@@ -126,7 +126,11 @@ def _finish(command: Command, args: ParsedArguments) -> int:
 def _common_options(
     words: Sequence[str], within: str = "", parts: Container[str] = ()
 ) -> tuple[dict[str, object], list[str]]:
-    """Return the common options before a command or within its name, and the remaining words."""
+    """Return the common options at the start of `words`, and the remaining words.
+
+    Such options may precede a command (`ops --json config show`) or a part of its name (`ops config --json show`). In
+    the second case, `within` is the first part of the name, and `parts` has the possible second parts.
+    """
     names = {name: option for option in COMMON for name in (option.name, option.short) if name}
     values: dict[str, object] = {}
     rest = list(words)
@@ -146,7 +150,10 @@ def _common_options(
 
 
 def _resolve(words: list[str], before: dict[str, object]) -> tuple[Command, list[str]]:
-    """Return the command and the words after it; add common options within its name to `before`."""
+    """Return the command and the words after it.
+
+    Add common options between the two parts of its name (`ops config --json show`) to `before`.
+    """
     name, rest = words[0], words[1:]
     if name == "__complete":
         from operations.cli.completer import COMMAND

@@ -41,13 +41,14 @@ class Output:
         self._on_terminal = is_terminal(self._stdout)
         self.pretty = self._on_terminal and not self._json
         self.is_plain = self.pretty and self._part == "data" and self._jq is None
-        """Whether all data is printed for a person: on a terminal, without --json, --envelope, --meta and --jq."""
+        """Whether the whole `data` is printed for a person: on a terminal, without --json, --envelope, --meta, --jq."""
         self._is_remote = getattr(args, "url", None) is not None
 
     def text_of(self, envelope: ResponseEnvelope[Any], *, compact: bool = False, to_file: bool = False) -> bytes:
-        """Return the text of a result, with its line end; for a file, bytes are unchanged, even with `--json`.
+        """Return what to print for a result, with a line end.
 
-        With `compact`, the result is one line: bytes become JSON.
+        With `compact`, the text is one line of JSON, also for bytes. With `to_file`, bytes are returned unchanged, even
+        with `--json`.
         """
         value = self._selected(envelope)
         if self._jq is not None:
@@ -82,7 +83,10 @@ class Output:
         self.note(line, source=envelope.meta.source, seconds=round(seconds, 6))
 
     async def write(self, content: bytes) -> None:
-        """Write to stdout; to a pipe in a thread, because a slow reader must not block the event loop."""
+        """Write to stdout; if stdout is not a terminal, write in a thread.
+
+        The reader of a pipe may be slow, which must not block the event loop.
+        """
         if self._stdout is None or not content:
             return
         self._stdout.flush()

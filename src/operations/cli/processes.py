@@ -93,7 +93,7 @@ async def serving_health(args: ParsedArguments, readiness: Readiness, sources: l
 
 
 async def _open_health(args: ParsedArguments, server: HealthServer) -> None:
-    """Open the health endpoint; the process that replaces another one waits until its port is free."""
+    """Open the health endpoint; if this process replaces an old one, wait until the old process frees the port."""
     while True:
         try:
             await server.__aenter__()
@@ -172,7 +172,7 @@ async def follow_offers(args: ParsedArguments, transport: Transport, stop: async
 
 
 def print_opening(args: ParsedArguments, config: Config) -> None:
-    """Print which sources are being opened: a source takes long if a package manager first installs its server."""
+    """Print which sources are being opened, because this may take long if a package manager installs a server."""
     names = list(config.sources)
     if names and not args.json:
         print_event(args, "opening", f"opening {counted(len(names), 'source')}: {', '.join(names)}")

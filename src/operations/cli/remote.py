@@ -26,7 +26,10 @@ from operations.spec import Operation, OperationSpec, OperationType
 _CONNECT_TIMEOUT = 5.0
 _REFUSED_SECONDS = 1.0
 _OPERATIONS_TIMEOUT = 3.0
-"""Seconds to wait for announcements: workers send them on request, a reconnecting worker within two seconds."""
+"""Seconds to wait for announcements.
+
+Connected workers send an announcement on request; a worker that reconnects does so within two seconds.
+"""
 _LISTING_SECONDS = 0.5
 _PROBE_INTERVAL = 0.2
 
@@ -94,9 +97,10 @@ async def connect_transport(
 
 
 def unlisted_operation(transport: Transport, operation_id: str, missing: CallError) -> Operation[Any]:
-    """Return an operation that calls the hub by id; the hub's error explains why it is not listed.
+    """Return an operation for an id that the hub does not list to this caller.
 
-    `missing` is the error for an id that the hub does not have.
+    A call of it is sent to the hub, whose error explains why the id is not listed, for example because the caller may
+    not call it. If the hub does not have the id, the call raises `missing`.
     """
     pending = PendingRequestMap(transport)
     namespace, _, name = operation_id.rpartition(".")

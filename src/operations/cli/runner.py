@@ -20,20 +20,26 @@ from operations.cli.terminal import printable
 
 T = TypeVar("T")
 ENTRY = "_operations_entry"
-"""Module of the installed command; its SIGINT handler is recognised by this name."""
+"""Name of the module of the installed command; a SIGINT handler from this module is recognised by the name."""
 SUPERVISOR = "OPERATIONS_SUPERVISOR"
 """Environment variable with the id of the process that supervises this one."""
 REPLACES = "OPERATIONS_REPLACES"
 """Environment variable that is set in a process that replaces another one, which runs until the new one is ready."""
 _SIGNAL_WINDOW = 1.0
-"""Seconds within which several signals count as one: a supervisor may signal a process and also its group."""
+"""Seconds within which several signals count as one.
+
+A supervisor may send a signal to the process and again to its process group.
+"""
 
 
 class _Printing(logging.Handler):
     """Base of the log handlers: removes exception information that cannot be printed."""
 
     def filter(self, record: logging.LogRecord) -> Any:
-        """Remove `exc_info` without an exception: asyncio logs an exception class if a TLS handshake ends early."""
+        """Remove `exc_info` if it does not contain an exception instance.
+
+        If a TLS handshake ends early, asyncio logs an exception class in place of the instance.
+        """
         if record.exc_info and not isinstance(record.exc_info[1], BaseException):
             record.exc_info = None
         return super().filter(record)
@@ -94,7 +100,7 @@ class _Records(logging.Handler):
 
 
 def _show_lines(level: str, *, as_json: bool) -> None:
-    """Print records of every logger from a level on, as text or JSON."""
+    """Print the records of every logger whose level is at least `level`, as text or JSON."""
     shown: logging.Handler
     if as_json:
         from operations.telemetry import JSONFormatter
@@ -117,7 +123,7 @@ def _show_lines(level: str, *, as_json: bool) -> None:
 def show_log(*, quiet: bool, debug: bool, as_json: bool = False, level: str | None = None) -> None:
     """Print the library's warnings; with `debug`, every record.
 
-    With `as_json` or `level`, print the records of every logger as JSON or text, from that level on.
+    With `as_json` or `level`, print the records of every logger whose level is at least `level`, as JSON or text.
     """
     if as_json or level is not None:
         threading.excepthook = _show_exception
@@ -150,7 +156,10 @@ def _loop_factory(fast: bool) -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def run(outcome: Awaitable[T], *, fast_loop: bool = False) -> T:
-    """Run to completion; raise KeyboardInterrupt after Ctrl-C, Terminated after another signal."""
+    """Run `outcome` to completion and return its result.
+
+    Raise KeyboardInterrupt after Ctrl-C, and `Terminated` after SIGTERM or SIGHUP.
+    """
     main = _until_done(outcome)
     try:
         with asyncio.Runner(loop_factory=_loop_factory(fast_loop)) as runner:
@@ -166,7 +175,10 @@ def run(outcome: Awaitable[T], *, fast_loop: bool = False) -> T:
 
 @contextlib.contextmanager
 def _interrupts_cancel() -> Iterator[None]:
-    """Let Ctrl-C cancel the coroutine in the block; outside it, the installed command exits immediately."""
+    """Let Ctrl-C cancel the coroutine that runs in the block.
+
+    Outside the block, the SIGINT handler of the installed command exits immediately. Other handlers are not replaced.
+    """
     before = signal.getsignal(signal.SIGINT)
     ends_at_once = getattr(before, "__module__", None) == ENTRY
     if ends_at_once:
@@ -207,7 +219,7 @@ def _not_ignored(*numbers: signal.Signals) -> list[signal.Signals]:
 async def stopping() -> AsyncIterator[asyncio.Event]:
     """Yield an event that Ctrl-C, SIGTERM and SIGHUP set, so that a long-running command can finish its calls.
 
-    A second signal, at least a second later, ends the command immediately, also with exit code 0.
+    A second signal, at least a second later, ends the command immediately. The exit code is 0 in both cases.
     """
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None

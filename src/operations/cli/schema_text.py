@@ -15,7 +15,7 @@ _MAX_ROWS = 1_000
 _MAX_WORK = 10_000
 """Maximum number of sub-schemas whose type is determined."""
 _MAX_HOPS = 4
-"""Maximum depth of lists in lists and unions in unions that one row shows."""
+"""Maximum nesting depth of the lists and unions in one type that a row shows, such as `string[][]`."""
 _MAX_VARIANTS = 12
 _MAX_CHOICES = 6
 _MAX_NAME = 32
@@ -50,9 +50,10 @@ class SchemaRow(NamedTuple):
 
 
 def schema_lines(document: object, *, limit: int, more: str) -> Iterator[str]:
-    """Yield a line per field of a schema, or one for its type.
+    """Yield a line for each field of a schema; for a schema without fields, one line with its type.
 
-    After `limit` lines, yield one with the number of fields left out and `more`, the command that prints them.
+    If there are more than `limit` fields, a line has the number of omitted fields, and `more`, the command that prints
+    all of them.
     """
     text = SchemaText(document)
     rows = list(text.rows())

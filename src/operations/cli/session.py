@@ -57,7 +57,7 @@ class CommandSession:
         self.config = config
         self.reports = reports
         self.client = client
-        """Asks the person at the terminal; None without a terminal."""
+        """Client that asks the person at the terminal; None without a terminal."""
         self._is_remote = is_remote
         self._opened = opened or {}
 
@@ -83,7 +83,7 @@ class CommandSession:
         report_failures(args, [report for report in self.reports if report is not needed])
 
     def failed_source_of(self, operation_id: str) -> SourceReport | None:
-        """Return the failed source that had an operation, or whose namespace contains it."""
+        """Return the failed source that has an operation according to the cache, or whose namespace contains its id."""
         failed = [report for report in self.reports if report.state == "failed"]
         if self.config is None or not failed:
             return None
@@ -100,7 +100,7 @@ class CommandSession:
         )
 
     def explain(self, error: CallError, operation: Operation[Any]) -> CallError:
-        """Return the error of a call; if an API refused it, with a hint about the credentials."""
+        """Return the error of a call; if an API refused the call for lack of credentials, add a hint about them."""
         source = self._api_of(operation)
         details = error.details
         if source is None or not isinstance(details, dict) or details.get("statusCode") not in (401, 403):
@@ -119,7 +119,7 @@ class CommandSession:
         return next((source for source in apis if operation.id.startswith(f"{source.namespace}.")), None)
 
     def require_dry_run(self, operation: Operation[Any]) -> None:
-        """Raise if an operation is not from an OpenAPI source."""
+        """Raise if an operation does not support `--dry-run`: only operations of OpenAPI sources do."""
         from operations.sources.openapi import HTTPCallOptions  # noqa: F401  # raises if the extra is missing
 
         if self._api_of(operation) is None:
@@ -193,7 +193,7 @@ def _terminal_client(args: ParsedArguments) -> TerminalClient | None:
 
 
 def source_failure(report: SourceReport, prefix: str) -> Exception:
-    """Return the error for a required source that failed; its exit code depends on the fault."""
+    """Return the error for a required source that failed; the fault in its report determines the exit code."""
     message = f"{prefix}: {report.problem}"
     if report.fault == "installation":
         return ImportError(message)
@@ -326,9 +326,11 @@ def _failed(workspace: Workspace, only: Collection[str]) -> bool:
 
 
 def _sources_of(requested: str, catalogue: Catalogue | None, config: Config) -> list[str] | None:
-    """Return the source of an operation, by the cache or its namespace; None if it may be any source.
+    """Return the sources to open for an operation; None if it may be in any source.
 
-    Uncached and changed sources before it in the file are returned too: an id belongs to the first source that has it.
+    The last one is the source of the operation, according to the cache or the namespace. Before it come the sources
+    that are earlier in the file and whose cache is missing or out of date, because an id belongs to the first source
+    that has it.
     """
     known = None if catalogue is None else catalogue.source_of(requested)
     if known is None:
@@ -408,11 +410,14 @@ class LazySources:
             raise self._registry.not_found(operation_id)
 
     def _is_free(self, operation: Operation[Any], source: str) -> bool:
-        """Whether no other source has the id of a source's operation."""
+        """Whether `source` may register an operation: no other source has registered its id."""
         return operation.id not in self._registry or self._source_of.get(operation.id) == source
 
     async def _keep_open(self, source: str) -> None:
-        """Keep a source open until the session ends; it must be closed in the task that opened it."""
+        """Open a source and keep it open until the session ends.
+
+        One task does both, because a source must be closed in the task that opened it.
+        """
         ready = self._ready[source]
         try:
             async with self._opening.open([source]) as workspace:

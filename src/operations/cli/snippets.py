@@ -70,7 +70,7 @@ def _guess_object(
 
 
 def _offered(nodes: list[Mapping[str, Any]]) -> list[Any]:
-    """Return the values that a schema gives, examples first; a default of null is skipped."""
+    """Return the example, constant, default and first enumerated values in schemas; a default of null is skipped."""
     listed: list[Any] = []
     for node in nodes:
         examples = node.get("examples")
@@ -96,7 +96,7 @@ def _guess_scalar(types: set[str], nodes: list[Mapping[str, Any]]) -> Any:
 
 
 def shell_command(operation_id: str, example: Any, fields: Fields, *, streams: bool) -> str:
-    """Return the shell command that calls an operation with an example input; bytes are the content of a file."""
+    """Return the shell command that calls an operation with an example input; for bytes, the command names a file."""
     words = ["ops", "sub" if streams else "call", operation_id]
     if isinstance(example, Mapping):
         for name, value in example.items():
@@ -203,7 +203,7 @@ def _word(name: str, value: Any) -> str:
 
 
 def _plain(value: Any) -> str | None:
-    """Return a value as shell text that the schema converts back; None if `:=` is required."""
+    """Return a value as shell text for `key=value`; None if the value can only be written as JSON, with `key:=`."""
     if isinstance(value, str):
         return _quoted(value) if value else None
     return encode_json(value).decode() if isinstance(value, (bool, int, float)) else None

@@ -45,7 +45,7 @@ class Child:
 
     @property
     def was_steady(self) -> bool:
-        """Whether the process has run for `_STEADY_SECONDS`."""
+        """Whether the process has run for at least `_STEADY_SECONDS`."""
         return time.monotonic() - self._began >= _STEADY_SECONDS
 
     @property
@@ -60,7 +60,7 @@ class Child:
     async def start(self, *, replaces: bool = False) -> bool:
         """Start the process and wait until it is ready; return False if it ends or takes too long.
 
-        With `replaces`, the process replaces one that still runs, and waits until its health port is free.
+        With `replaces`, the process replaces one that still runs, and waits until that one frees the health port.
         """
         self._began = time.monotonic()
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready:
@@ -185,7 +185,7 @@ class Supervisor:
         return True
 
     async def _keep(self, number: int) -> None:
-        """Keep the process with a number running, also after a reload replaced it."""
+        """Start process `number`, and start it again whenever it ends, also after a reload has replaced it."""
         delay = 0.0
         while True:
             await asyncio.sleep(delay)
@@ -231,7 +231,10 @@ async def supervise(args: ParsedArguments, command: Command, watched: Iterable[P
 
 
 def words_of(args: ParsedArguments, command: Command, number: int) -> list[str]:
-    """Return the command line of one process: the supervisor's without its own options, with another health port."""
+    """Return the command line of process `number`: the supervisor's without `--processes` and `--reload`.
+
+    Each process gets a separate health port.
+    """
     words = [command.name]
     for option in command.all_options():
         value = getattr(args, option.key, None)

@@ -37,7 +37,7 @@ def forbid_colours() -> None:
 
 
 def results() -> Any:
-    """Return the stream for results: the original stdout, or None if it is closed."""
+    """Return the stream for results: the original stdout; None if the process has no stdout."""
     return _results[0] if _results else sys.stdout
 
 
@@ -100,7 +100,7 @@ def columns(stream: Any = None) -> int:
 
 
 def write_text(text: str) -> None:
-    """Write text to stdout, if open; on a terminal without control characters."""
+    """Write text to stdout, if it is open; on a terminal, escape control characters."""
     stream = results()
     if stream is not None:
         if is_terminal(stream):

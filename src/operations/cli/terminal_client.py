@@ -27,7 +27,7 @@ class TerminalClient:
         self._turn = asyncio.Lock()
 
     def supports(self, method: str) -> bool:
-        """Whether a request is a question to a person."""
+        """Whether this client answers a method: only questions to a person (`elicitation/create`)."""
         return method == ELICIT
 
     async def ask(self, questions: Mapping[str, Question], timeout: float) -> Mapping[str, Any]:
@@ -47,7 +47,7 @@ class TerminalClient:
             stderr.write_line(printable(str(params.get("data"))))
 
     async def elicit(self, server: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Ask the question of an MCP server, whose name is shown."""
+        """Ask the person a question that the MCP server `server` sent; the question shows the server's name."""
         async with self._turn:
             return await self._ask(Question(ELICIT, {**params, "message": f"{server}: {params.get('message', '')}"}))
 

@@ -59,7 +59,7 @@ def transport_at(url: str | None, config: Config | None, urls: str = TRANSPORT_U
 
 
 def _unusable(config: Config | None) -> dict[str, str]:
-    """Return the transports with an unset variable, and why."""
+    """Return why each transport with an unset variable cannot be used; the keys are the names of the transports."""
     found = {} if config is None else config.unusable
     return {name.removeprefix("transports."): why for name, why in found.items() if name.startswith("transports.")}
 
@@ -105,9 +105,9 @@ def open_transport(settings: TransportSettings, args: ParsedArguments) -> Abstra
 
 
 def _opener(extra: str) -> Callable[..., AbstractAsyncContextManager[Any]]:
-    """Return the connect function of an extra; without an extra, that of the schemes of other packages.
+    """Return the function that connects a transport of an extra; for an empty string, one for every other URL scheme.
 
-    `pubsub.connect` would find these functions too, but it searches the installed packages for the scheme of a hub.
+    `pubsub.connect` could open every scheme, but for the scheme of a hub it searches all installed packages.
     """
     if not extra:
         return connect_any
@@ -166,7 +166,10 @@ def _with_password(url: str, password: str) -> str:
 
 
 def _token_from(args: ParsedArguments, settings: TransportSettings) -> Callable[[], str] | None:
-    """Return a function that reads the current token. No argument has the token: other users can see arguments."""
+    """Return a function that reads the current token; None if there is none.
+
+    No option takes the token itself, because other users of the computer can see the arguments of a command.
+    """
     if args.token_file is not None:
         path = Path(args.token_file).expanduser()
         path.stat()  # fail now, not at the first connection
