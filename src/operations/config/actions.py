@@ -56,9 +56,9 @@ def actions_of(config: Config) -> list[Action]:
 def digest_actions(config: Config) -> str:
     """Return a digest of the actions of a configuration; empty if there are none.
 
-    The digest covers the tables of sources and transports as written, without `_HARMLESS` settings, the variables that
-    serving sends, and the values that variable files add to them. Environment variables belong to the user and are not
-    covered.
+    The digest covers: the tables of sources as written, except `_HARMLESS` settings; the tables of transports as
+    written; the variables that a server or hub sends; and the values of variables from variable files. It does not
+    cover environment variables, because only the user sets them.
     """
     if not actions_of(config):
         return ""
@@ -126,7 +126,7 @@ def _sent_by_serving(config: Config) -> Iterator[Action]:
 
 
 def _without_kept(value: Any) -> Any:
-    """Return a tree without the settings that are not sent."""
+    """Return the settings in a tree that a server or hub sends: all except the strings of `_NOT_SENT`."""
     if isinstance(value, Mapping):
         return {
             key: _without_kept(item) for key, item in value.items() if key not in _NOT_SENT or not isinstance(item, str)

@@ -18,7 +18,10 @@ import msgspec
 MAGIC = b"operations catalogue 5\n"
 _LENGTH = 8
 Stamp = tuple[str, int, int]
-"""A path with its modification time and size; for a directory, a hash of its file names; -1 if it does not exist."""
+"""A path, its modification time and its size.
+
+The two numbers of a directory are a hash of its modules' names and 0; those of a missing file are -1 and -1.
+"""
 
 
 class CatalogueEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -33,7 +36,7 @@ class CatalogueEntry(msgspec.Struct, frozen=True, array_like=True):
     fields: Sequence[str]
     """Names of the operation's input fields, required ones first."""
     position: tuple[int, int] = (0, 0)
-    """Offset and length of its spec among the specs; (0, 0) if the spec is too large to be stored."""
+    """Offset and length of the operation's spec among all specs; (0, 0) if the spec is too large to be stored."""
     method: str = ""
     """The HTTP method and path of an operation of an API."""
     path: str = ""
@@ -50,13 +53,13 @@ class CachedSource(msgspec.Struct, frozen=True, array_like=True):
     opened_at: float
     """Time of opening, in epoch seconds."""
     files: Sequence[Stamp] = ()
-    """Files that its operations were read from."""
+    """Files that the operations of the source were read from."""
     skipped: Sequence[tuple[str, str]] = ()
     """Skipped files and operations, with the reasons."""
     lacks_extra: bool = False
     """Whether the source failed because an extra is missing, which may be installed at any time."""
     hidden: Sequence[str] = ()
-    """Ids of its operations that sources before it in the file also have."""
+    """Ids of this source's operations that an earlier source in the file also has: the earlier source owns them."""
 
 
 class CacheHeader(msgspec.Struct, frozen=True, array_like=True):
@@ -89,7 +92,7 @@ class Catalogue:
 
     @cached_property
     def stale(self) -> list[str]:
-        """The sources to open again: their files changed, an extra was missing, or a duplicate id became free."""
+        """The sources to open again because their files changed, an extra was missing or a duplicate id became free."""
         return [
             name
             for name, source in self.sources.items()

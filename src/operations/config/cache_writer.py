@@ -52,9 +52,9 @@ def store_catalogue(
 ) -> Path | None:
     """Write the cache of a workspace's configuration; sources that are not open keep their entries.
 
-    `before` is the cache of the configuration before a change that did not affect the sources that are not open; by
-    default, the present cache file is read. Return the path of the written file, or None if it cannot be written, which
-    is not an error.
+    Their entries come from `before`: the cache of the configuration as it was before a change to other sources. By
+    default, they come from the present cache file. Return the path of the written file; None if it cannot be written,
+    which is not an error.
     """
     config = workspace.config
     values = os.environ if environ is None else environ
@@ -90,7 +90,11 @@ def _opened(workspace: Workspace) -> Iterator[_Row]:
 
 
 def _resolve(rows: Sequence[_Row], order: Sequence[str]) -> tuple[list[_Row], dict[str, dict[str, str]]]:
-    """Return the first row of each id; for each source, also its ids that an earlier source has, with that source."""
+    """Return the rows without duplicate ids, and the owners of the duplicates.
+
+    Of several rows with the same id, the row of the source that is first in `order` is kept. The second result has, for
+    each other source with that id, the id and the name of that first source.
+    """
     position = {name: index for index, name in enumerate(order)}
     found: dict[str, _Row] = {}
     hidden: dict[str, dict[str, str]] = {}
@@ -102,7 +106,7 @@ def _resolve(rows: Sequence[_Row], order: Sequence[str]) -> tuple[list[_Row], di
 
 
 def _hide(sources: Sequence[CachedSource], hidden: Mapping[str, Mapping[str, str]]) -> list[CachedSource]:
-    """Return the sources, each with the ids that rows of other sources hide."""
+    """Return the sources; the duplicate ids in `hidden` are added to the skipped operations and not counted."""
     return [
         msgspec.structs.replace(
             source,
@@ -149,7 +153,10 @@ def _fields(spec: OperationSpec) -> list[str]:
 
 
 def _earlier_rows(workspace: Workspace, before: Catalogue | None) -> Iterator[_Row]:
-    """Yield the earlier rows of sources that are not open; of a failed one, without ids that another source now has."""
+    """Yield the rows in `before` of sources that are not open.
+
+    For a source that failed to open, leave out the ids that another source has now registered.
+    """
     failed = {report.name for report in workspace.reports if report.state == "failed"}
     for entry in before.entries if before is not None else ():
         if (
@@ -204,7 +211,10 @@ def _sources(workspace: Workspace, before: Catalogue | None) -> list[CachedSourc
 
 
 def _stamps(workspace: Workspace, paths: Iterable[str]) -> list[Stamp]:
-    """Return the stamps of files; one that changed while the sources were opened gets a stamp that no file has."""
+    """Return the stamps of files.
+
+    A file that changed while the sources were opened gets a stamp that never matches, so that it counts as changed.
+    """
     stamps = map(stamp, paths)
     return [(each[0], 0, -1) if workspace.created_at < each[1] <= time.time_ns() else each for each in stamps]
 

@@ -66,7 +66,7 @@ def remove_source(path: Path, name: str) -> None:
 
 
 def text_with_source(path: Path, name: str, table: Mapping[str, Any], *, replace: bool = False) -> str:
-    """Return the text of a file with one more source, after validation; of a new file if the file does not exist."""
+    """Return the text of a file with one more source, after validation; if there is no file, the text of a new one."""
     document = _read(path)
     key = (*_prefix(path), "sources", name)
     present = name in _sources(document, path)
@@ -165,7 +165,10 @@ def _append(text: str, addition: str) -> str:
 
 
 def _without(document: ConfigDocument, path: Path, name: str) -> tuple[str, int]:
-    """Return the text without the lines of a source, and where they began; raise if the source has no own table."""
+    """Return the text without the lines of a source, and the position where these lines began.
+
+    Raise if the source is not a separate table, such as an inline table.
+    """
     key, text = (*_prefix(path), "sources", name), document.text
     parts, end, position = [], 0, None
     for statement in toml_statements(text):

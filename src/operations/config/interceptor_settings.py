@@ -17,7 +17,7 @@ Patterns = tuple[str, ...]
 
 
 class InterceptorSettings(Settings, frozen=True, kw_only=True):
-    """Settings of every interceptor: the operations that it applies to."""
+    """Settings that all kinds of interceptors have: they select the operations that the interceptor applies to."""
 
     operations: Annotated[
         Patterns, Meta(description="Patterns of operation ids that the interceptor applies to; all by default.")

@@ -41,8 +41,8 @@ def load_config(path: Path | str | None = None, *, environ: Mapping[str, str] | 
 
     The file is `operations.toml`, a `pyproject.toml` with `[tool.operations]`, or editors' JSON with `mcpServers` or
     `servers`. A program that passes a path trusts the file. Without a path, the nearest file is used if the user trusts
-    it; otherwise this raises `ACCESS_DENIED`. An invalid file raises `VALIDATION_ERROR`; its message has one line per
-    problem, `file:line: message`, and its `details["errors"]` has the same as data.
+    it; otherwise this raises `ACCESS_DENIED`. An invalid file raises `VALIDATION_ERROR`: the message has one line per
+    problem, `file:line: message`, and `details["errors"]` has the file, line, key and message of each problem.
     """
     if path is not None:
         return _read(Path(path), environ)
@@ -58,7 +58,7 @@ def load_config(path: Path | str | None = None, *, environ: Mapping[str, str] | 
 
 
 def load_draft(path: Path, text: str) -> Config:
-    """Return the configuration of a file as if it had another text; nothing is written."""
+    """Return the configuration that a file would have if it contained `text`; the file is not changed."""
     return _read(path, None, text)
 
 

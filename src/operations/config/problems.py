@@ -27,7 +27,7 @@ class ConfigProblem(msgspec.Struct, frozen=True):
 
 
 def problems_error(problems: Sequence[ConfigProblem]) -> CallError:
-    """Return the error for an invalid configuration: one line per problem, and the same as data."""
+    """Return the error for an invalid configuration: one line per problem, and the problems as data in its details."""
     files = list(dict.fromkeys(problem.file for problem in problems))
     problems = sorted(problems, key=lambda problem: (files.index(problem.file), problem.line))
     details: list[dict[str, Any]] = [

@@ -64,7 +64,7 @@ def redact(text: str, config: Config) -> str:
 
 
 def secret_values(config: Config) -> list[str]:
-    """Return the secrets of a configuration, longest first, without values that cannot be secrets."""
+    """Return the secrets of a configuration, longest first, without values that are too short to redact."""
     found: set[str] = set()
 
     def note(text: str) -> str:
@@ -87,7 +87,10 @@ def secret_values(config: Config) -> list[str]:
 
 
 def _may_be_secret(text: str) -> bool:
-    """Whether text is worth redacting in messages: `error` or `true` in a variable is an ordinary word."""
+    """Whether a value is long enough to be redacted in messages.
+
+    A short value may be an ordinary word such as `error` or `true`, which must stay readable in messages.
+    """
     return len(text) >= 8 or (len(text) >= 4 and any(map(str.isdigit, text)))
 
 

@@ -37,11 +37,11 @@ class SourceCallbacks(msgspec.Struct, frozen=True, kw_only=True):
 
     show_consent: ShowConsent | None = None
     elicit: Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]] | None = None
-    """Answers the question of an MCP server (name, parameters) with the protocol's result."""
+    """Receives the name of an MCP server and the parameters of its question; returns the result that MCP defines."""
     on_request: Callable[[Any], None] | None = None
     """Receives each `HTTPRequest` to an API or an MCP server before it is sent."""
     on_response: Callable[[Any, int, Sequence[tuple[str, str]]], None] | None = None
-    """Receives the request, status and headers of each response."""
+    """Receives the request, the status and the response headers after each response."""
 
 
 NO_CALLBACKS = SourceCallbacks()
@@ -128,7 +128,7 @@ class OAuthSettings(Settings, frozen=True, kw_only=True):
 
 
 class SourceSettings(Settings, frozen=True, kw_only=True):
-    """Settings of every source."""
+    """Settings that all kinds of sources have."""
 
     namespace: Annotated[
         str | None,
@@ -284,7 +284,7 @@ class TransportSettings(Settings, frozen=True, kw_only=True):
 
 
 class TokenSettings(Settings, frozen=True, kw_only=True):
-    """A token that the hub accepts, and its identity."""
+    """A token that a hub or server accepts, and the identity of callers with this token."""
 
     token: Annotated[Text, Meta(description="The token.")]
     identity: Annotated[Text, Meta(description="Id of the token's identity.")]
@@ -441,9 +441,9 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     locate: Callable[[], int]
     """Function that returns the line of the source in the file."""
     written: Mapping[str, Any]
-    """The table as written, with `${…}`."""
+    """The table of the source as written in the file: its variables (`${…}`) are not replaced."""
     problem: str | None = None
-    """Why the source cannot be opened, if the file already shows it."""
+    """Why the source cannot be opened, if this is known from the configuration alone."""
 
     @property
     def kind(self) -> SourceKind:
@@ -457,7 +457,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def namespace(self) -> str:
-        """Namespace of operations that have none: the setting, or the source's name."""
+        """The namespace for operations without one: the setting `namespace`; by default, the name of the source."""
         segments = (re.sub(_NOT_IN_NAMES, "_", segment) or "_" for segment in self.name.split("."))
         return self.settings.namespace or ".".join(segments)
 
@@ -485,15 +485,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[Path, ...] = ()
     """Every file that was read: the configuration, included files, variable files."""
     variables: Mapping[str, str] = {}
-    """The variables that `${…}` used, from the environment or a file; they may be secret."""
+    """The variables that were inserted for `${…}`, from the environment or a variable file; values may be secret."""
     file_variables: Mapping[str, str] = {}
     """The variables in `variables` that a variable file set."""
     unset_variables: frozenset[str] = frozenset()
-    """The variables in `${…}` that are not set, with or without a default."""
+    """The names in `${…}` of variables that are not set; `${NAME:-default}` is included."""
     unusable: Mapping[str, str] = {}
-    """Why a part cannot be used: a variable in it is not set. The keys are `transports.<name>`, `hub` and `serve`."""
+    """Why tables cannot be used: a variable in them is not set. The keys are `transports.<name>`, `hub` and `serve`."""
     written: Mapping[str, Any] = {}
-    """The file's other tables as written, with `${…}`."""
+    """The tables other than sources as written in the file: their variables (`${…}`) are not replaced."""
 
     def __repr__(self) -> str:
         return f"Config(path={str(self.path)!r}, sources={list(self.sources)!r})"

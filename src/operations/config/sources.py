@@ -36,13 +36,13 @@ class OpenedSource(msgspec.Struct, frozen=True, kw_only=True):
 
     operations: Sequence[Operation[Any]]
     namespace: str | None = None
-    """Namespace of all its operations, if the source sets it."""
+    """Namespace that the source gives to all its operations; None if they have their own."""
     prefix: str | None = None
     """Prefix for the ids of operations that have their own namespace."""
     files: Sequence[str] = ()
     """Files and directories that determine its operations."""
     address: str | None = None
-    """Base URL of the source's calls; None if it has none."""
+    """Base URL of the requests of an OpenAPI source; None for the other kinds of sources."""
     skipped: Sequence[Skipped] = ()
     follow: Callable[[OperationCatalogue], None] | None = None
     """Function that registers its operations and keeps them up to date, for a source whose operations change."""
@@ -55,7 +55,10 @@ class SourceReport(msgspec.Struct, frozen=True, kw_only=True):
     kind: SourceKind
     state: Literal["ready", "failed"]
     operations: int = 0
-    """Number of its operations in the registry; while sources are opened, the number it provides."""
+    """Number of the source's operations in the registry.
+
+    In a report to `on_progress`, it is the number before filters and duplicate ids are removed.
+    """
     seconds: float = 0.0
     problem: str | None = None
     hint: str | None = None
@@ -120,7 +123,10 @@ def _python_path(source: Source, settings: PythonSettings) -> Path:
 
 
 def _extend_import_path(source: Source, settings: PythonSettings, *, module: str | None) -> None:
-    """Add `pythonpath` to `sys.path`; for a module that is not installed, also the file's directory, last."""
+    """Add the directories of `pythonpath` to `sys.path`.
+
+    If `module` is not found there, add the directory of the configuration file at the end of `sys.path`.
+    """
     for directory in settings.pythonpath:
         place = str((source.directory / Path(directory).expanduser()).resolve())
         if place not in sys.path:

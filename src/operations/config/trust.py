@@ -57,7 +57,7 @@ def search_config(start: Path | None = None) -> FoundConfig:
     """Search `start` and its parent directories for a configuration.
 
     The search ends at a file of another user, and at a parent directory that belongs to another user or is writable by
-    all. A file that others put there must not decide what runs here.
+    all: other users must not be able to decide what runs in `start`.
     """
     directory = Path.cwd() if start is None else Path(start).absolute()
     for place in (directory, *directory.parents):
@@ -81,7 +81,10 @@ def trust_hint(path: Path) -> str:
 
 
 def refusal(path: Path) -> str | None:
-    """Return why a file must not be used: it, or the link to it, belongs to another user; None if it may be used."""
+    """Return why a file must not be used; None if it may be used.
+
+    A file must not be used if another user owns it or a symbolic link to it.
+    """
     try:
         states = (os.stat(path), os.lstat(path))
     except FileNotFoundError:

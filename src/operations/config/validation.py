@@ -155,7 +155,7 @@ class SourceTable(msgspec.Struct, frozen=True):
     table: Any
     directory: Path
     problem: str | None = None
-    """Why the source cannot be opened, if the file already shows it."""
+    """Why the source cannot be opened, if this is known from the configuration alone."""
 
 
 KINDS: dict[str, type[AnySource]] = {

@@ -30,7 +30,7 @@ class VariableProblem(Exception):  # noqa: N818  # a value for a list of problem
         super().__init__(message)
         self.message = message
         self.mention = mention
-        """The text as written in the file, from which its line is found."""
+        """The variable as written in the file, such as `${NAME}`; the line of the problem is found by this text."""
 
 
 class UnsupportedVariable(VariableProblem):
@@ -42,7 +42,7 @@ class UnsetVariable(VariableProblem):
 
 
 class Variables:
-    """Values of variables; `used` has those that were used, `missing` the names that are not set."""
+    """Values of variables. `used` has the variables that were inserted, `missing` the names that are not set."""
 
     def __init__(self, values: Mapping[str, str], *, special: Mapping[str, str] | None = None) -> None:
         self._values = values

@@ -55,7 +55,7 @@ class FilteredCatalogue(OperationCatalogue):
         super().__init__()
         self.skipped: dict[str, Skipped] = {}
         self.hidden: dict[str, str] = {}
-        """Ids in the registry that belong to other sources, by the id in this source's view."""
+        """Ids that this source could not register because another source has them, by the id in this source's view."""
         self._registry = registry
         self._rules = rules
         self._owner_of = owner_of
@@ -115,7 +115,7 @@ class FilteredCatalogue(OperationCatalogue):
 
 
 def skip_duplicate(name: str, operation_id: str, owner: str | None) -> Skipped:
-    """Return the report of an operation whose id another operation has."""
+    """Return the report of an operation that is skipped because another operation has the same id."""
     holder = f"source {owner}" if owner else "another operation of this source"
     return Skipped(name, f"duplicate id {operation_id}: already registered by {holder}; set rename or namespace")
 
@@ -133,7 +133,7 @@ class Workspace:
         self.opened: dict[str, OpenedSource] = {}
         """The open sources, by name."""
         self.created_at = time.time_ns()
-        """Time of creation, in epoch nanoseconds: all files of sources are read later."""
+        """Time of creation, in epoch nanoseconds; all files of sources are read after this time."""
         self._views: dict[str, FilteredCatalogue] = {}
 
     @property
