@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class cached_attribute(Generic[T]):  # noqa: N801  (used like `property`)
-    """Like `functools.cached_property`, but under the owner's `_lock`; afterwards an ordinary attribute."""
+    """Like `functools.cached_property`, but the value is computed under the `_lock` of the instance."""
 
     def __init__(self, make: Callable[[Any], T]) -> None:
         self._make = make

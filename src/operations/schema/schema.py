@@ -185,7 +185,7 @@ class Schema:
 
     @cached_attribute
     def _limit(self) -> int | None:
-        """Maximum depth of values, for schemas that could recurse endlessly."""
+        """Maximum depth of values if the schema may be recursive; otherwise None."""
         return MAX_DEPTH if self._conversion.recursive or not self._conversion.exact else None
 
     @cached_attribute
@@ -249,7 +249,7 @@ class Schema:
         return casts
 
     def _plain_casts(self) -> tuple[Any, Any] | None:
-        """Return the functions of `_casts` for a plain schema; a value that its closed form accepts stays unchanged."""
+        """Return the functions of `_casts` that try the closed form of a plain schema first; None for other schemas."""
         closed = closed_plain(self.document) if self._conversion.plain else None
         if closed is None:
             return None
@@ -293,7 +293,7 @@ class Schema:
 
     @property
     def _compares_items(self) -> bool:
-        """Whether items are compared with each other, which is too slow for heavily shared values."""
+        """Whether items are compared with each other, which is too slow for values that repeat the same parts often."""
         return self._native_form.compares_items
 
     def _make_check(self) -> Callable[[Any], bool]:

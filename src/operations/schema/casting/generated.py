@@ -292,7 +292,7 @@ def _plain(value: str, node: Node) -> str:
 
 
 def _is_small(node: Node) -> bool:
-    """Whether all properties are required and few, so that more properties mean excess."""
+    """Whether a node has few properties, all required: an object with more properties then has excess ones."""
     names = node.properties
     return (
         node.declares

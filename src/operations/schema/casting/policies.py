@@ -57,7 +57,7 @@ class Caster:
         self._last_changed = False
         self._is_first = True
         self._generated_helps = True
-        """Whether generated code may be sufficient; false after a value that neither it nor the repair changed."""
+        """Whether generated code is tried; false after a value that neither generated code nor repair changed."""
         self._parts: dict[int, Callable[[Any], bool]] = {}
 
     def entry_points(self) -> tuple[Callable[..., Normalised], Callable[..., Any]]:
@@ -99,7 +99,7 @@ class Caster:
 
     @property
     def knows_normal(self) -> bool:
-        """Whether the native engine recognises normal values: most schemas need no other validator."""
+        """Whether the native engine recognises normal values; if so, most schemas need no second validator."""
         return self._is_normal is not _never
 
     def _normalise(self, value: Any, policy: str) -> Normalised:
@@ -149,7 +149,7 @@ class Caster:
             return value, [Problem("", "", "nested too deeply to cast")]
 
     def _normalised_fast(self, value: Any) -> Normalised | None:
-        """Return the result if stripping and filling defaults is sufficient."""
+        """Return the normalised value if removing properties and filling in defaults is sufficient; otherwise None."""
         self._last_changed = False
         if not self._generated_helps or self._is_first_and_few(value):
             return None
@@ -224,7 +224,7 @@ class Caster:
 
     @cached_attribute
     def _is_normal_any_depth(self) -> Callable[[Any], bool]:
-        """Whether a value of any depth is normal, by the first levels of a recursive schema."""
+        """The check whether a value is normal, safe at any depth; for a recursive schema, deep values may fail it."""
         if self._limit is None:
             return self._is_normal
         shallow = compiled_shallow(self._closed.document)

@@ -1,4 +1,6 @@
-"""Repair: walks a value together with its schema, and strips, fills defaults, upcasts, and under `total` replaces.
+"""Repair: casts a value, which it walks together with its schema.
+
+It removes properties, fills in defaults, upcasts, and under `total` replaces invalid values.
 
 It is slow and makes every kind of change; generated code makes the most common ones fast. It never changes its input,
 and returns the same object if nothing changes.
@@ -222,8 +224,9 @@ class Repair:
     def _fullest(self, node: Node, value: Any, matching: list[int], best: Any) -> Any:
         """Return the result that keeps most of a value, if every matching branch would remove a part of it.
 
-        A branch that the value does not match also counts if the value matches it after casting, or if more of its
-        properties are valid there than the other branches keep: the value matches the union anyway.
+        `best` is the best result of a matching branch. The result of another branch is better if it keeps more of the
+        value, and if the branch accepts it or finds more properties valid than `best` has. Choosing another branch is
+        safe because the value itself is valid by the union.
         """
         if not isinstance(value, dict):
             return best
@@ -241,7 +244,10 @@ class Repair:
         return best
 
     def _cast_unmatched(self, node: Node, value: Any) -> Any:
-        """Cast a value that matches no branch: by an upcast, under `total` to the default, or to the closest branch."""
+        """Cast a value that matches no branch.
+
+        Try an upcast, then (under `total`) the default, then the branch with the best score.
+        """
         branches = node.unions[0]
         for other in upcasts(value):
             if any(self._nodes.is_valid((branch,), other) for branch in branches) and node.check(other):
@@ -257,7 +263,7 @@ class Repair:
         return self._cast_only(node, value)
 
     def _cast_only(self, node: Node, value: Any) -> Any:
-        """Cast an object or array that resembles no branch, if only one branch allows its type; keep other values."""
+        """Cast an object or array with score 0 for all branches if only one allows its type; keep other values."""
         kind = kind_of(value)
         possible = [branch for branch in node.branches if branch.allows(kind)]
         return self.cast_to(possible[0], value) if len(possible) == 1 and kind in ("object", "array") else value

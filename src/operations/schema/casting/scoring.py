@@ -29,7 +29,7 @@ class Scores:
         return scores
 
     def rescoring(self, budget: Budget) -> Callable[[list[Any], Any], list[int]]:
-        """Return `of_branches` with these scores and another budget, to explain the remaining problems."""
+        """Return `of_branches` of the same scores with another budget, for explaining the remaining problems."""
         return self.with_budget(budget).of_branches
 
     def of_branches(self, branches: tuple[Any, ...] | list[Any], value: Any) -> list[int]:

@@ -16,7 +16,7 @@ MAX_ITEMS = 10_000
 _ANY: tuple[Any, ...] = ({}, None, "", 0, False, [], True, 1, "a", -1, 0.5, " ", [None], {"a": None})
 _ORDER = ("object", "array", "string", "number", "integer", "boolean", "null")
 _STEPS_PER_NODE = 10
-"""Steps that a new node counts as, because its parts must be merged and compiled."""
+"""Number of steps that building from a node costs, because the parts of the node must be merged and compiled."""
 
 
 class Casts(Protocol):
@@ -33,7 +33,7 @@ class Casts(Protocol):
 
 
 class Builder:
-    """Builder of values from nodes; it does not recurse into a node that it is building."""
+    """Builder of values from nodes; while it builds from a node, it builds from the same node at most once more."""
 
     def __init__(self, repair: Casts, budget: Budget) -> None:
         self._repair = repair
@@ -63,7 +63,7 @@ class Builder:
             self._trail.pop()
 
     def smallest_or_null(self, node: Node | None) -> Any:
-        """Return the smallest value, or null if the node is unknown."""
+        """Return the smallest value; null if there is none or the node is unknown."""
         if node is None or not node.parts:
             return None
         value = self.smallest(node)
@@ -116,7 +116,7 @@ class Builder:
                 yield self.smallest(node.nodes.merged(met, node.decided, conditions_decided=True))
 
     def _excluding(self, branches: list[Node]) -> Iterator[Any]:
-        """Yield objects for one branch with a property that another branch does not allow, as `oneOf` may require."""
+        """Yield objects for one branch with a property that another branch may reject: `oneOf` needs a single match."""
         for branch in branches:
             made = self.smallest(branch)
             if isinstance(made, dict):

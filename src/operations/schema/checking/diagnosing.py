@@ -30,7 +30,7 @@ class Cause(NamedTuple):
     kind: Any
     note: str = ""
     words: str | None = None
-    """Message if `kind` has none; it follows the value if it starts with a space."""
+    """The message if it is not derived from `kind`. If it starts with a space, the printed value is put before it."""
 
 
 class _Task(NamedTuple):
@@ -40,7 +40,7 @@ class _Task(NamedTuple):
     value: Any
     path: Path
     pointer: str
-    """JSON pointer of the schema, for schemas that are not objects."""
+    """JSON pointer of the schema, used if the schema is not an object."""
 
 
 class Diagnosis:

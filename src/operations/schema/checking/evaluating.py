@@ -25,7 +25,7 @@ from operations.schema.dialects.traversal import UNEVALUATED
 _COUNTS = ("minContains", "maxContains")
 _Schema = dict[str, Any]
 _Question = tuple[bool, _Schema, Any]
-"""What to evaluate: whether the evaluated paths are needed too, not only the verdict; the schema; the value."""
+"""A schema and a value to evaluate; the bool states whether the evaluated keys are needed besides the verdict."""
 _Answer = Any
 _Steps = Generator[_Question, _Answer, _Answer]
 _Stack = list[tuple[tuple[bool, int, int], _Steps]]
@@ -227,7 +227,7 @@ def _verdict(native: jsonschema_rs.Validator, value: Any) -> bool:
 
 
 def parts(schema: _Schema, value: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield each schema of a property, an item or a property name, with the part of the value that it applies to."""
+    """Yield each sub-schema for a property, item or property name of `value`, with that property, item or name."""
     for child, key, _ in located_parts(schema, value):
         yield child, value[key]
     if "propertyNames" in schema and isinstance(value, dict):
@@ -242,7 +242,7 @@ def described_keys(schema: _Schema, value: Any) -> Iterator[str | int]:
 
 
 def located_parts(schema: _Schema, value: Any) -> Iterator[tuple[Any, Any, tuple[str | int, ...]]]:
-    """Yield the schemas of properties and items with the part's key and their path in `schema`."""
+    """Yield the schema of each property or item of `value`, its key or index, and the path to that schema."""
     if isinstance(value, dict):
         for name in value:
             yield from _for_member(schema, name)

@@ -202,7 +202,7 @@ class _Printer:
         return Problem(pointer(cause.path), cause.schema_path, message + cause.note, value)
 
     def found(self, path: str, existing: Path, message: str) -> Problem:
-        """Return a problem that another check found at `path`; `existing` is the part that the value has."""
+        """Return a problem that another check found at `path`; `existing` is as much of `path` as the value has."""
         value, _, secret = self._show(existing)
         if secret and _quotes(message, _at(self._root, existing)):
             message = "does not match its type"

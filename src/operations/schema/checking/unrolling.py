@@ -33,7 +33,7 @@ def unrolled(document: Any) -> dict[str, Any] | None:
 
 
 def compiled_shallow(document: Any) -> jsonschema_rs.Validator | None:
-    """Return a native validator of the first levels of `document`; None if there is none or it is too costly."""
+    """Return a native validator of the first levels of `document`; None if unrolling is impossible or too costly."""
     shallow = unrolled(document)
     return compiled(shallow) if shallow is not None and Costs(shallow).affordable else None
 

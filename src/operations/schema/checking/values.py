@@ -236,7 +236,7 @@ def text(value: str) -> str:
 
 
 def as_json(value: Any, *, depth: int | None = None) -> Plain:
-    """Return a JSON copy of `value` for checking: bytes as strings of their length, foreign objects listed.
+    """Return a JSON copy of `value` for checking: bytes become strings of equal length, foreign objects are listed.
 
     With `depth`, deeper parts are omitted.
     """

@@ -88,7 +88,7 @@ def sample_strings(pattern: str, minimum: int = 0) -> Iterator[str]:
 
 
 def largest_repetition(pattern: str) -> int:
-    """Return the maximum repetitions of the innermost part: the product of nested counts; if unknown, 10**9."""
+    """Return the maximum repetitions of any part of a pattern; nested counts are multiplied. 10**9 if unknown."""
     tree = _parsed(pattern)
     return 10**9 if tree is None and pattern.count("{") > 1 else _repetition(tree or ())
 
@@ -138,7 +138,7 @@ def _pythonic(pattern: str) -> str:
 
 
 def _text(tree: Any, extra: int, choice: int, *, ahead: bool = False) -> str:
-    """Return the text of a sequence; with `ahead`, the text of a look-ahead replaces the text after it."""
+    """Return a string for a parsed sequence; with `ahead`, the string for a look-ahead replaces everything after it."""
     out = []
     for op, value in tree:
         if ahead and str(op) == "ASSERT" and value[0] == 1:

@@ -1,7 +1,7 @@
 """Plain schemas: types, properties and items in draft 2020-12, without references, unions and patterns.
 
 Most Python functions have such schemas. They need no conversion and no estimate of their cost, and their closed form
-follows from one rule. `conversion`, `checking.costs` and `casting.closed_form` do the same for every schema.
+only closes objects. Other schemas need the modules `conversion`, `checking.costs` and `casting.closed_form`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Conversion(NamedTuple):
 
     document: dict[str, Any] | bool
     complaints: tuple[str, ...]
-    """The omitted parts, with the reasons."""
+    """The parts of the document that were omitted, with the reasons."""
     exact: bool
     """Whether the converted document accepts the same values as the original."""
     recursive: bool
@@ -35,7 +35,7 @@ class Conversion(NamedTuple):
     plain: bool = False
     """Whether the document is a plain schema."""
     shared: Mapping[str, Definition] = MappingProxyType({})
-    """Its definitions by pointer, if other schemas share them."""
+    """The definitions of the document by pointer, if other schemas share them."""
 
 
 class _NotPlainError(Exception):
@@ -51,7 +51,7 @@ def convert_plain(document: Any) -> Conversion | None:
 
 
 def closed_plain(schema: Any) -> Any:
-    """Return the closed form of a plain schema: objects with `properties` and no others; None if it has defaults."""
+    """Return the closed form of a plain schema, which forbids undeclared properties; None if there are defaults."""
     try:
         return _closed(schema)
     except _NotPlainError:

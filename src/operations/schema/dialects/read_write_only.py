@@ -24,8 +24,8 @@ def lift_required(
 ) -> None:
     """Remove the properties marked with `keyword` from every `required` of a document, in place.
 
-    With `definitions`, only those are changed: the others were changed before. Without `root`, the properties of the
-    document itself stay required.
+    With `definitions`, only the definitions with these names are changed, because the others were changed before.
+    Without `root`, the properties of the document itself stay required.
     """
     own = document.get("required")
     _Lifting(document, keyword).run(document.get("$defs", {}) if definitions is None else definitions)
@@ -43,7 +43,7 @@ class _Lifting:
         self._marked: dict[int, frozenset[str]] = {}
 
     def run(self, definitions: Collection[str]) -> None:
-        """Process every schema once; for a part of another schema, the marks of the other schema count as well."""
+        """Process every schema once. In a branch (`allOf`, `then`, …), the marks of the schema around it count too."""
         pending: list[tuple[Any, frozenset[str]]] = [(self._definitions[name], _NONE) for name in definitions]
         pending.append((self._document, _NONE))
         while pending:
@@ -82,7 +82,7 @@ class _Lifting:
         return known
 
     def _is_marked(self, member: Any, depth: int) -> bool:
-        """Whether a property is marked: in its own schema, or in all schemas that it refers to or is merged from."""
+        """Whether a property is marked: in its own schema, or in a schema that it refers to or is merged from."""
         if not isinstance(member, dict) or depth > _MAX_DEPTH:
             return False
         if member.get(self._keyword) is True:

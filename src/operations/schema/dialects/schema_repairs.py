@@ -26,9 +26,9 @@ class SchemaRepairs:
 
     - `enum` without a value of the declared `type`: convert the values to it, or to the type of an array's items.
     - A `pattern` between slashes: remove the slashes.
-    - Parts of an `allOf` that forbid properties which another part requires: close them together instead.
+    - Parts of an `allOf` that forbid properties which another part requires: close the whole instead of the parts.
     - An object that forbids a property which it requires: open it.
-    - A union in a schema that its branches extend: the branches extend the schema without the union.
+    - A union whose branches include, through `allOf`, the schema around the union: include it without the union.
     - A `oneOf` in which one branch accepts everything that another accepts: use `anyOf`.
     """
 
@@ -160,9 +160,10 @@ class _Joined:
         self._definitions = definitions
 
     def repaired(self, node: dict[str, Any]) -> dict[str, Any] | None:
-        """Return the schema closed, with open parts, if one part forbids a property that another requires.
+        """Return a repaired copy if one part forbids a property that another requires; otherwise None.
 
-        If a required property is not described anywhere, it stays open.
+        In the copy, the whole is closed instead of the parts. If no part describes a required property, the whole
+        stays open as well.
         """
         if "allOf" not in node and not ("required" in node and node.keys() & {"$ref", "additionalProperties"}):
             return None
@@ -222,7 +223,7 @@ class _Joined:
 
 
 def _with_own_parts(schema: Any) -> Any:
-    """Return a copy of a schema and of the parts of its `allOf`, which share everything else."""
+    """Return a copy of a schema and of the parts of its `allOf`; anything else in it is shared with the original."""
     if not isinstance(schema, dict) or "allOf" not in schema:
         return dict(schema) if isinstance(schema, dict) else schema
     return {**schema, "allOf": [_with_own_parts(part) for part in schema["allOf"]]}

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class TypeCodec(Generic[T]):
-    """The schema of a type, and functions to `load` JSON-like data and to `dump` values; None if nothing changes."""
+    """The schema of a type, and the functions `load` and `dump` for its values; None if a function changes nothing."""
 
     __slots__ = ("_schema", "_write", "dump", "load", "type")
 
@@ -113,7 +113,7 @@ def _ways(tp: Any) -> tuple[Callable[[Any], Any] | None, Callable[[Any], Any] | 
 
 
 def _part(tp: Any) -> Any:
-    """Return the class in `list[cls]` and `cls | None`; any other type unchanged."""
+    """Return `cls` for the types `list[cls]` and `cls | None`; return any other type unchanged."""
     parts = [part for part in get_args(tp) if part is not type(None)]
     if len(parts) == 1 and (get_origin(tp) is list or is_union(tp)):
         return unwrap_type(parts[0])[0]

@@ -90,7 +90,7 @@ def has_typed_keys(tp: Any) -> bool:
 
 
 def may_hold_bytes(tp: Any) -> bool:
-    """Whether values of `tp` may contain bytes, by declaration or because their type is open."""
+    """Whether values of `tp` may contain bytes: as declared, or in parts without a declared type."""
     return _somewhere(tp, lambda part: part in (bytes, bytearray, list, dict, set, tuple) or is_anything(part))
 
 
