@@ -66,7 +66,7 @@ class Grant(msgspec.Struct, eq=False, kw_only=True):
     """The right of one request's handler to make nested calls for the request's caller.
 
     Every nested call, at any depth, uses the grant of its request. A grant is valid only on the transport that it came
-    from, and ends with its request.
+    from, and only until its request ends.
     """
 
     identity: Identity | None = None
@@ -174,7 +174,7 @@ class TypedOperation(Protocol[P, R_co]):
         """Return the arguments of a call as the operation's input."""
 
     def rebuild(self, envelope: ResponseEnvelope[Any]) -> ResponseEnvelope[R_co]:
-        """Return an envelope with its data as the function's return type."""
+        """Return the envelope with its data converted to the function's return type."""
 
 
 class _NoEnv:
@@ -214,7 +214,7 @@ class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
     grant: Grant | None = None
     """Grant of the request that this call belongs to; None for calls of the program itself."""
     trusted: bool | None = None
-    """Whether nested calls skip access control; the default is true for a context without an identity."""
+    """Whether nested calls skip access control; by default (None), they do if the context has no identity."""
 
     @property
     def is_trusted(self) -> bool:
@@ -230,9 +230,10 @@ class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
         self, operation: TypedOperation[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> ResponseEnvelope[R]: ...
     async def call(self, operation: TypedOperation[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Make a nested call with the function's arguments, which type checkers verify; access is checked as in `env`.
+        """Call an operation that was made from a function, with the arguments of the function.
 
-        If the function's first parameter is a context, leave it out. A plain `def` handler cannot await this method: it
+        Type checkers verify the arguments. Access control is the same as for calls through `env`. If the first
+        parameter of the function is a context, omit this argument. A plain `def` handler cannot await this method: it
         calls `env[operation](…)` instead.
         """
         if not hasattr(operation, "bind"):
@@ -267,8 +268,10 @@ class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
         return answer
 
     async def ask_all(self, questions: Mapping[str, Question], *, timeout: float = ASK_SECONDS) -> dict[str, Any]:
-        """Ask several questions together; return an Answer for each form, and the client's result for each other
-        request."""
+        """Ask several questions together; return the answers by the keys of the questions.
+
+        The answer to a form is an Answer; the answer to any other question is the client's result, unchanged.
+        """
         client = self.client
         for question in questions.values():
             if client is None or not client.supports(question.method):
@@ -291,10 +294,10 @@ class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
             await self.client.notify(method, params)
 
     def child(self, parent_request_id: str = "") -> OperationContext:
-        """Return the context of a nested call: same caller, deadline and trace, linked to its parent.
+        """Return the context of a nested call: same caller, deadline and trace, and the id of its parent call.
 
-        The default of `parent_request_id` is the id of this context. Other metadata is not copied: it may contain
-        credentials for this call alone.
+        The default of `parent_request_id` is the id of this context. Of the metadata, only the trace is copied: other
+        metadata may contain credentials that are meant for this call alone.
         """
         metadata = self.metadata
         return OperationContext(
@@ -356,12 +359,12 @@ def new_request_id() -> str:
 
 
 def is_own_request_id(request_id: str) -> bool:
-    """Whether an id has the form of ids that this process generates, which other peers can guess."""
+    """Whether an id has the form of the ids that this process generates. Other peers can guess ids of this form."""
     return request_id.startswith(_prefix)
 
 
 def with_request_id(context: OperationContext | None) -> OperationContext:
-    """Return the context with a request id; a new context if there is none."""
+    """Return the context with a request id; if `context` is None, a new context with a request id."""
     if context is None:
         return OperationContext(request_id=new_request_id())
     return context if context.request_id else msgspec.structs.replace(context, request_id=new_request_id())

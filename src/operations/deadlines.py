@@ -17,7 +17,7 @@ from operations.failures import timed_out
 T = TypeVar("T")
 
 GRACE_SECONDS = 0.1
-"""How long cancelled work may take to clean up before its caller stops waiting for it."""
+"""Seconds that cancelled work has to clean up. After this time its caller stops waiting for the work."""
 _MAX_SECONDS = 10.0**9
 _EPOCH_SECONDS = (10**9, 10**11)
 """Range of deadlines that were given in seconds by mistake: as milliseconds they would be between 1970 and 1973."""
@@ -79,7 +79,7 @@ class DeadlineHost(Protocol):
 
     @property
     def wheel(self) -> TimerWheel:
-        """The timer wheel of its deadlines."""
+        """The timer wheel that expires the deadlines of the owner's work."""
 
     def abandon(self, task: asyncio.Task[Any]) -> None:
         """Track the task of work that ignored its cancellation."""
@@ -194,7 +194,7 @@ class Deadline(msgspec.Struct, eq=False, kw_only=True):
         return self._task.uncancel() <= self._before
 
     def _keep_running(self, work: Coroutine[Any, Any, Any], thrown: BaseException) -> bool:
-        """Let work that ignores cancellation continue in a separate task; return False during the grace period."""
+        """Move work that ignored its cancellation to a separate task; during the grace period, return False instead."""
         if not self._is_abandoned:
             return False
         assert self._task is not None
@@ -237,7 +237,7 @@ async def _finish_alone(work: Coroutine[Any, Any, Any], thrown: BaseException) -
 
 @types.coroutine
 def _resume(work: Coroutine[Any, Any, Any], thrown: BaseException) -> Generator[Any, Any, Any]:
-    """Throw into suspended work, then continue it."""
+    """Raise `thrown` inside suspended work, then continue the work."""
     try:
         waiting = work.throw(thrown)
     except StopIteration as done:
@@ -248,7 +248,7 @@ def _resume(work: Coroutine[Any, Any, Any], thrown: BaseException) -> Generator[
 class StreamDeadline:
     """Ends a stream at its deadline, at its idle timeout, or when `stop` is called.
 
-    Each item is awaited in the consumer's task: a generator may keep state that is bound to a task.
+    Each item is awaited in the consumer's task, because a generator may keep state that is bound to a task.
     """
 
     def __init__(
@@ -259,7 +259,7 @@ class StreamDeadline:
         self.idle = idle
         self.id = ""
         self.grant: Any = None
-        """The grant of the request, for a stream of an external caller; `id` is then the request id."""
+        """The grant of the request if the stream has an external caller; `id` is set with it, to the request id."""
         self._host = host
         self._current: Deadline | None = None
         self._error: CallError | None = None
@@ -295,7 +295,7 @@ class StreamDeadline:
             self._current = None
 
     async def close(self, close: Callable[[], Awaitable[Any]]) -> None:
-        """Close the stream's generator; after the deadline, closing may take `GRACE_SECONDS`."""
+        """Close the stream's generator with `close`; if the stream was ended, closing may take `GRACE_SECONDS`."""
         if self._error is None and (self.until is None or self.until > time.time()):
             await close()
         else:
@@ -343,7 +343,10 @@ def check_deadline(deadline: Any) -> float:
 
 
 def remaining_seconds(deadline: int, sent_at: int | None = None) -> float:
-    """Return the seconds until a deadline (epoch ms), at most the time from `sent_at` (epoch ms) to the deadline."""
+    """Return the seconds until a deadline (epoch ms).
+
+    With `sent_at` (epoch ms), return at most the time from `sent_at` to the deadline: the sender's clock may be ahead.
+    """
     left = deadline / 1000 - time.time()
     if sent_at is not None:
         left = min(left, (deadline - sent_at) / 1000)

@@ -75,10 +75,13 @@ class EnvNode(msgspec.Struct, frozen=True, eq=False):
     _context: OperationContext
     """The context that nested calls inherit from."""
     _request_id: str
-    """Id of the call that makes the nested calls; the context may have none."""
+    """Request id of the call that makes the nested calls; the context may have no request id."""
     _path: str = ""
     _operation: Operation[Any] | None = None
-    """The Operation in `env[operation]`, whose results have its Python type; None for a lookup by name."""
+    """The Operation that was passed to `env[operation]`; None for a lookup by name.
+
+    Results are converted to the Python type of this Operation.
+    """
 
     def __getitem__(self, name: str | Operation[Any]) -> EnvNode:
         if isinstance(name, Operation):

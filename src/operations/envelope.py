@@ -1,7 +1,7 @@
 """ResponseEnvelope: the result of every call, `data` with the `meta` of its source.
 
-The set of sources is closed: this is the only file that lists them. `operations.content` has content blocks, and
-`operations.wire` the encodings.
+This is the only file that lists the kinds of sources: other packages cannot add any. `operations.content` has the
+content blocks, and `operations.wire` has the encodings.
 """
 
 from __future__ import annotations
@@ -174,10 +174,10 @@ class ResponseEnvelope(msgspec.Struct, Generic[T_co], frozen=True):
 
 
 class Event(msgspec.Struct, Generic[T_co], frozen=True):
-    """An item of a stream with an id, from which a client can resume the stream, and a type.
+    """An item of a stream with an event id and an event type. A client can resume the stream after the item by its id.
 
-    A handler that can resume has the annotation `resumable`, and reads the last id that the client received from
-    `context.metadata["lastEventId"]`.
+    A handler that supports this declares the annotation `resumable`. `context.metadata["lastEventId"]` is the last id
+    that the client has received.
     """
 
     data: T_co
@@ -265,7 +265,11 @@ def detect_envelope(value: object) -> ResponseEnvelope[Any] | None:
 
 
 def has_described_data(envelope: ResponseEnvelope[Any]) -> bool:
-    """Whether the output schema applies to the data: not to an error result, nor to content blocks used as data."""
+    """Whether the output schema applies to the data.
+
+    It does not apply to the data of an error, nor to an MCP result without structured content, whose data is the list
+    of its content blocks.
+    """
     meta = envelope.meta
     if isinstance(meta, LocalResponseMeta):  # checked first: isinstance() is slow if the class differs
         return True
@@ -296,7 +300,7 @@ def _fold_headers(headers: Headers) -> tuple[dict[str, str], list[str]]:
 
 
 def _present(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that are not null; 5.0 becomes the integer 5, as in JSON Schema."""
+    """Return the fields that are not null; an integral float such as 200.0 becomes an integer, as in JSON Schema."""
     present = {name: value for name, value in meta.items() if value is not None}
     for name in ("timestamp", "statusCode"):
         value = present.get(name)
@@ -392,12 +396,12 @@ def _to_json(value: Any) -> Any:
 
 
 LocalResponseMetaSchema: Schema = record_schema(_LOCAL_META, _to_json)
-"""Schema of `LocalResponseMeta`, as an instance or as JSON."""
+"""Schema of `LocalResponseMeta`: accepts instances and their JSON form."""
 HTTPResponseMetaSchema: Schema = record_schema(_HTTP_META, _to_json)
-"""Schema of `HTTPResponseMeta`, as an instance or as JSON."""
+"""Schema of `HTTPResponseMeta`: accepts instances and their JSON form."""
 MCPResponseMetaSchema: Schema = record_schema(_MCP_META, _to_json)
-"""Schema of `MCPResponseMeta`, as an instance or as JSON."""
+"""Schema of `MCPResponseMeta`: accepts instances and their JSON form."""
 ResponseMetaSchema: Schema = record_schema(_META, _to_json)
-"""Schema of any `ResponseMeta`, as an instance or as JSON."""
+"""Schema of any `ResponseMeta`: accepts instances and their JSON form."""
 ResponseEnvelopeSchema: Schema = record_schema(_ENVELOPE, _to_json)
-"""Schema of a `ResponseEnvelope`, as an instance or as JSON."""
+"""Schema of a `ResponseEnvelope`: accepts instances and their JSON form."""
