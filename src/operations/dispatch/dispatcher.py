@@ -66,7 +66,7 @@ Emit = Callable[[ResponseEnvelope[Any]], Awaitable[None] | None]
 
 
 class Request(Deadline, kw_only=True):
-    """One external call, decoded and authenticated; also the deadline of that call."""
+    """One external call, decoded and authenticated. As a `Deadline`, it also ends the call when its time is over."""
 
     host: Dispatcher = None  # type: ignore[assignment]
     """The dispatcher that runs the call; `Dispatcher.authorize` sets this field."""

@@ -1,4 +1,4 @@
-"""Nested calls: the context of an external call, whose env reaches local and remote operations."""
+"""Nested calls: the context of an external call. Its env has the operations of the registry and of other workers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class DispatchRegistry(OperationLookup, Protocol):
 
     @property
     def wheel(self) -> TimerWheel:
-        """The timers of the registry's deadlines."""
+        """The timer wheel that expires the deadlines of the registry's calls."""
 
     @property
     def interceptors(self) -> Sequence[Interceptor]:
@@ -73,7 +73,11 @@ class RemoteCalls(Protocol):
 
 
 class NestedCalls:
-    """Creates the contexts of external calls; nested calls made with them run in this registry or through `remote`."""
+    """Creates the contexts of external calls.
+
+    A nested call through such a context runs in this registry, or through `remote` if the registry does not have the
+    operation.
+    """
 
     def __init__(self, registry: DispatchRegistry, remote: RemoteCalls | None) -> None:
         self._registry = registry
@@ -119,7 +123,7 @@ class NestedCalls:
         return self._remote.subscribe_for(context, operation_id, input)
 
     def _complete(self, operation_id: str, context: OperationContext) -> OperationContext:
-        """Add an env that reaches remote operations to the context, unless the operation ignores its context."""
+        """Add an env, which has remote operations too, to a context without one if the operation takes a context."""
         operation = self._registry.operations.get(operation_id)
         if context.env is not NO_ENV or operation is None or not operation.wants_context:
             return context

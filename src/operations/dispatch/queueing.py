@@ -15,13 +15,13 @@ from operations.errors import CallError, ErrorCode
 _MOST_COMPARED = 1_024
 """Largest number of callers whose queues `FairQueue.pop_excess` compares."""
 _ITERATION_SECONDS = 0.01
-"""Time for all calls that start in one iteration of the event loop."""
+"""Time limit for starting calls in one iteration of the event loop; further calls start in the next iteration."""
 _QUICK_SECONDS = 0.0001
 """A call is slow if its handler computes for at least this time before it first suspends or ends."""
 _SLOW_STARTS = 4
 """Number of slow calls in a row after which further calls are queued. A garbage collection may make one call slow."""
 _FEWEST_SHARED = 64
-"""Number of slots from which on some are reserved."""
+"""Minimum number of slots of a worker at which a quarter of them is reserved."""
 _FIRST_TASKS, _MOST_TASKS = 8, 64
 """Number of tasks that start in one iteration of the event loop: the initial number, and the maximum."""
 
@@ -124,7 +124,7 @@ class Slots:
         self._starting = False
         self._reserved = concurrency // 4 if concurrency >= _FEWEST_SHARED else 0
         self._few = self._reserved // 8
-        """Number of slots up to which a caller may take reserved ones."""
+        """A caller that uses fewer slots than this number may take reserved slots."""
         self.used: defaultdict[str, int] = defaultdict(int)
         """Number of slots of each caller."""
         self._most_counted = 2 * concurrency
@@ -227,7 +227,7 @@ class SlotWaiter:
 
 
 class Backpressure:
-    """Delays responses while the transport has too much unsent data; then the callers get their responses in turn.
+    """Delays responses while the transport has too much unsent data; afterwards, callers get their responses in turn.
 
     A call that waits here keeps its slot, so that the number of waiting responses is bounded.
     """
@@ -241,7 +241,7 @@ class Backpressure:
         self._waiting: FairQueue[_Response] = FairQueue()
 
     def change(self, is_congested: bool) -> None:
-        """Note whether the transport has too much unsent data."""
+        """Record whether the transport has too much unsent data; if it no longer has, let the next response be sent."""
         self._is_congested = is_congested
         if is_congested:
             self.is_on = True
