@@ -15,7 +15,7 @@ from operations.exports.schema_parts import SchemaParts, kinds_of
 from operations.schema import Schema
 
 WRAPPED = "input"
-"""The one argument of a tool whose operation takes something other than an object."""
+"""Name of the only argument of a tool whose operation does not take an object: its value is the whole input."""
 _MAX_CHARACTERS = 16 * 1024 * 1024
 _MAX_BRANCHES = 50
 _MAX_DEPTH = 60
@@ -35,9 +35,10 @@ def parse_arguments(arguments: Mapping[str, Any] | str | bytes | None) -> dict[s
 
 
 def read_arguments(arguments: dict[str, Any], schema: Schema) -> Any:
-    """Return the input: exported property names replaced by the schema's, omitted values removed, JSON strings decoded.
+    """Return the operation's input for the arguments that a model sent.
 
-    Values that the schema accepts are not changed.
+    Exported property names are replaced by those of the schema, properties that the model marked as omitted are
+    removed, and JSON strings are decoded. Values that the schema accepts are not changed.
     """
     document = argument_schema(schema)
 
@@ -74,14 +75,14 @@ def argument_schema(schema: Schema) -> Mapping[str, Any] | bool:
 
 
 class _Reader:
-    """Reads values by one schema document."""
+    """Converts arguments to input values according to one schema document."""
 
     def __init__(self, document: Mapping[str, Any] | bool, *, keep_nulls: bool) -> None:
         self._parts = SchemaParts(document)
         self._keep_nulls = keep_nulls
 
     def read(self, value: Any, schemas: Sequence[Any], depth: int = 0) -> Any:
-        """Return a value with the names and types of the schemas that may apply to it."""
+        """Return a value with its property names and types converted to those of the schemas that may apply to it."""
         if depth > _MAX_DEPTH:
             return value
         if not isinstance(value, (str, dict, list)):
@@ -117,7 +118,7 @@ class _Reader:
         return read
 
     def _is_omitted(self, value: Any, schemas: Sequence[Any]) -> bool:
-        """Whether a value marks an optional property as omitted."""
+        """Whether a value means that an optional property is omitted: `OMIT`, or a null that is not a valid value."""
         if value is None:
             accept = any if self._keep_nulls else all
             return not accept(self._parts.accepts_null(schema) for schema in schemas)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 RUN = "run_python"
-"""The name of the tool."""
+"""Name of the tool that runs a script."""
 
 
 class CodeLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,7 +19,7 @@ class CodeLimits(msgspec.Struct, frozen=True, kw_only=True):
     calls: int = 100
     """Number of calls of operations."""
     refusals: int = 3
-    """Number of refused calls that end the script, so that a person is not asked repeatedly."""
+    """Number of refused calls after which the script is stopped, so that a person is not asked again and again."""
     output_bytes: int = 200_000
     """Size of the printed output; a script that prints more fails."""
     code_characters: int = 50_000

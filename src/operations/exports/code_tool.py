@@ -43,9 +43,9 @@ return text."""
 class CodeTool(FixedTools):
     """The tool `run_python`: `async with CodeTool(registry.tools(…)) as tool: await tool.run(code)`.
 
-    A script reaches exactly the operations of the tool set, and each call has the set's identity, approval and
-    rendering. At most `processes` scripts run at the same time; others wait. A script that crashes its sandbox, or uses
-    more than `limits`, fails by itself: the sandbox is replaced.
+    A script can call only the operations of the tool set. Each call has the identity, approval and rendering of the
+    tool set. At most `processes` scripts run at the same time; others wait. If a script crashes its sandbox or exceeds
+    `limits`, only this script fails, and its sandbox is replaced.
     """
 
     def __init__(
@@ -75,17 +75,18 @@ class CodeTool(FixedTools):
         await self.close()
 
     async def close(self) -> None:
-        """Stop running scripts and end the sandbox processes, unless others share them."""
+        """Stop running scripts and end the sandbox processes, except those of a given pool (`sandboxes`)."""
         if self._owns_sandboxes:
             await self._sandboxes.close()
 
     async def run(
         self, code: str, *, timeout: float | None = None, calls: ScriptCalls | None = None, owner: str = ""
     ) -> ToolResult:
-        """Run a script; the text has its output and the value of its last expression. Failures are results.
+        """Run a script; the text of the result is the printed output and the value of the last expression.
 
-        Only a cancellation of the current task is raised. `timeout` is in seconds, at most `limits.seconds`.
-        `calls` runs the calls of the script in place of the tool set, and `owner` shares the sandboxes with others.
+        A failure is returned as a result; only a cancellation of the current task is raised. `timeout` is in seconds,
+        at most `limits.seconds`. `calls`, if given, runs the calls of the script instead of the tool set. The sandbox
+        pool limits the number of concurrent scripts of each `owner`.
         """
         try:
             return await self._run(code, timeout, calls or _ToolSetCalls(self.tools), owner)
@@ -110,7 +111,10 @@ class CodeTool(FixedTools):
         return await self.run(code, timeout=timeout)
 
     def definitions(self) -> list[dict[str, Any]]:
-        """Return the tool in Anthropic's format; it describes a few operations by stubs, many by an overview."""
+        """Return the tool in Anthropic's format.
+
+        Its description has a stub of each operation; for a large tool set, it has only a compact list of operations.
+        """
         self.prepare()
         properties = {"code": {"type": "string", "description": "Python code"}}
         return [tool_definition(RUN, f"{_DESCRIPTION}\n\n{self._overview}", properties, ["code"])]

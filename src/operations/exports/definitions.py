@@ -1,7 +1,8 @@
 """Shared definitions: the `$defs` of many schemas as one set without duplicates. Independent of operations.
 
-A definition is identified by a hash of its content and of all definitions that it refers to at any depth, so equal
-definitions of different schemas become one. Names are assigned last, among the definitions that one reader sees.
+A definition is identified by its key: a hash of its content and of all definitions that it refers to at any depth.
+Equal definitions of different schemas therefore become one. Names are assigned last, because they must be unique only
+among the definitions that one reader sees.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from operations.schema.dialects.keywords import SCHEMA, SCHEMA_LISTS, SCHEMA_MAP
 _ROOT = "#"
 _POINTER = "#/$defs/"
 _USUALLY_BOOLEAN = frozenset({"additionalProperties", "unevaluatedProperties", "unevaluatedItems"})
-"""Keywords whose boolean values are kept: every reader of schemas accepts them there."""
+"""Keywords whose boolean values are not passed to `revise`, because every reader of schemas accepts them there."""
 _encode = msgspec.json.Encoder().encode
 
 Place = Callable[[str], str]
@@ -30,31 +31,34 @@ class SharedDefinition(msgspec.Struct, frozen=True):
     key: str
     """Hash of the content and of all definitions that it refers to at any depth: 32 hexadecimal digits."""
     name: str
-    """The name that its schema gave it; definitions with different content may have the same name."""
+    """The name of the definition in its schema; definitions with different content may have the same name."""
     uses: tuple[str, ...]
-    """Keys of the definitions that it refers to directly."""
+    """Keys of the definitions that this definition refers to directly."""
     content: Any = None
     keys: Mapping[str, str] = {}
-    """The key of each reference in the content."""
+    """The key of the target of each reference in `content`, by the text of the reference, such as `#/$defs/Item`."""
 
     def schema(self, place: Place, revise: Revise | None = None) -> Any:
-        """Return the schema, in which each reference is the one that `place` returns for the key of its target.
+        """Return the schema with each `$ref` replaced: `place` returns the new reference for the key of the target.
 
-        `revise` returns the replacement of a schema. It is called for the schema and every schema inside, outer ones
-        first, except for booleans of keywords such as `additionalProperties`.
+        `revise` is called with the schema and with each of its sub-schemas, outer ones first, and returns their
+        replacements. It is not called with booleans of keywords such as `additionalProperties`.
         """
         return _relinked(self.content, lambda reference: place(self.keys[reference]), revise)
 
 
 class Hoisted(msgspec.Struct, frozen=True):
-    """A schema without `$defs`, and the definitions that it reaches by key."""
+    """A schema without `$defs`, and all definitions that it refers to at any depth, by key."""
 
     root: SharedDefinition
     uses: tuple[str, ...]
     definitions: Mapping[str, SharedDefinition]
 
     def schema(self, place: Place, revise: Revise | None = None) -> Any:
-        """Return the schema itself, as `SharedDefinition.schema` does: a reference if it is one of the definitions."""
+        """Return the schema with its references replaced; if it is one of the definitions, return a reference to it.
+
+        `place` and `revise` are those of `SharedDefinition.schema`.
+        """
         if self.root.key in self.definitions:
             return {"$ref": place(self.root.key)}
         return self.root.schema(place, revise)
@@ -63,7 +67,7 @@ class Hoisted(msgspec.Struct, frozen=True):
 def hoist(document: Mapping[str, Any] | bool, root_name: str, *, with_root: bool = False) -> Hoisted:
     """Return a converted schema with its `$defs` moved out.
 
-    A schema that refers to itself also becomes a definition, named `root_name`; with `with_root`, every schema does.
+    A schema that refers to itself becomes a definition too, named `root_name`; with `with_root`, any schema does.
     """
     contents: dict[str, Any] = {_ROOT: document}
     if isinstance(document, dict) and "$defs" in document:
@@ -105,7 +109,10 @@ def closure(keys: Iterable[str], definitions: Mapping[str, SharedDefinition]) ->
 
 
 def assign_names(definitions: Iterable[SharedDefinition], taken: Iterable[str] = ()) -> dict[str, str]:
-    """Return a unique name for each key: the first definition of a name keeps it, others get digits of their hash."""
+    """Return a unique name for each key.
+
+    The first definition with a name keeps it; digits of their keys are appended to the names of the others.
+    """
     names: dict[str, str] = {}
     used = set(taken)
     for definition in definitions:
@@ -123,7 +130,10 @@ def assign_names(definitions: Iterable[SharedDefinition], taken: Iterable[str] =
 
 
 def _read(contents: Mapping[str, Any]) -> tuple[dict[str, bytes], dict[str, Sequence[str]]]:
-    """Return the text of each schema that the root reaches, with empty references, and its references in order."""
+    """Return the JSON text and the references of the root and of each definition that it refers to, at any depth.
+
+    In the text, every reference is an empty string; the second result has the references in the order of the text.
+    """
     texts: dict[str, bytes] = {}
     links: dict[str, Sequence[str]] = {}
     pending = [_ROOT]
@@ -139,7 +149,7 @@ def _read(contents: Mapping[str, Any]) -> tuple[dict[str, bytes], dict[str, Sequ
 
 
 class _Collector(list[str]):
-    """Collects references, and replaces each by an empty string."""
+    """A list of references. As a function for `_relinked`, it appends a reference and returns an empty string."""
 
     def __call__(self, reference: str) -> str:
         self.append(reference)
@@ -176,7 +186,7 @@ def _differ(one: Any, other: Any) -> bool:
 
 
 def _keys(texts: Mapping[str, bytes], links: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Return the key of every schema: independent of names, equal for equal content and equal targets."""
+    """Return the key of every schema. Keys are equal if contents and targets are equal; names do not matter."""
     keys: dict[str, str] = {}
     for component in _Components(links).among(texts):
         if len(component) == 1 and component[0] not in links[component[0]]:
@@ -192,8 +202,9 @@ def _cycle_keys(
 ) -> dict[str, str]:
     """Return the keys of schemas that refer to each other.
 
-    The hashes are refined by those of their targets until no more schemas differ. The set of all hashes is part
-    of each key: without it, hashes of different cycles could be equal although a later round would differ.
+    Each hash starts with the content of its schema. In every round, the hashes of the targets are added to it, until
+    a round does not tell more schemas apart. A key also contains the set of all hashes, because equal hashes in two
+    different cycles could still become different in a later round.
     """
     hashes = {pointer: _digest(texts[pointer]) for pointer in component}
     distinct = 0
@@ -208,7 +219,10 @@ def _cycle_keys(
 
 
 class _Components:
-    """Finds strongly connected components, each after those that it refers to (Tarjan, without recursion)."""
+    """Finds strongly connected components of schemas; a component comes after those that it refers to.
+
+    This is Tarjan's algorithm without recursion.
+    """
 
     def __init__(self, links: Mapping[str, Sequence[str]]) -> None:
         self._links = links
