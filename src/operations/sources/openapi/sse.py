@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from typing import NoReturn
 
 import msgspec
@@ -12,8 +13,8 @@ MAX_LINE = 1024 * 1024
 MAX_EVENT = 16 * 1024 * 1024
 
 _BOM = b"\xef\xbb\xbf"
-_NUL, _LF, _CR, _D = 0, 10, 13, 100  # `10 in chunk` takes a sixth of the time of `b"\n" in chunk`
-_LARGE_CHUNK = 4096
+_NUL, _LF, _CR = 0, 10, 13  # `10 in chunk` takes a sixth of the time of `b"\n" in chunk`
+_D, _E, _I, _SPACE = b"dei "
 _MAX_DIGITS = 640  # within any limit that a process can set for `int`
 _LONG_LINE = "a line of the event stream exceeds {} bytes"
 _LARGE_EVENT = "the data of an event exceeds {} bytes"
@@ -108,12 +109,12 @@ class SSEParser:
 
     def _only_line(self, chunk: bytes) -> ServerSentEvent | None:
         """Return the event of a chunk that is exactly one event: one line of data, with carriage returns."""
-        lines = chunk.splitlines()
-        if len(lines) != 2 or lines[1] or chunk[-1] != _LF or not lines[0].startswith(b"data:"):
+        if not (chunk.startswith(b"data:") and chunk.endswith(b"\r\n\r\n")):
             return None
-        return ServerSentEvent(
-            lines[0][5:].removeprefix(b" ").decode("utf-8", "replace"), "message", self.last_event_id
-        )
+        value = chunk[6 if chunk[5] == _SPACE else 5 : -4]
+        if _CR in value or _LF in value:
+            return None
+        return ServerSentEvent(value.decode("utf-8", "replace"), "message", self.last_event_id)
 
     def close(self) -> None:
         """End the stream: drop unfinished data; the next chunk starts another stream."""
@@ -153,29 +154,29 @@ class SSEParser:
     def _take(self, chunk: bytes, events: list[ServerSentEvent]) -> None:
         """Parse the lines that the chunk completes; buffer the rest."""
         if _CR in chunk:
+            ending, lines = b"", chunk.splitlines()
             last = chunk[-1]
-            lines = chunk.splitlines()
-            rest = b"" if last in b"\r\n" else lines.pop()
+            rest = b"" if last in (_LF, _CR) else lines.pop()
             # A CR at the end of a chunk ends its line immediately: no event waits for a possible LF.
             self._may_continue = last == _CR
         elif _LF in chunk:
-            lines = chunk.split(b"\n") if len(chunk) < _LARGE_CHUNK else _split(chunk)
-            rest = lines.pop()
+            ending, lines = b"\n", list(BytesIO(chunk))  # takes half the time of `split`; the lines keep their LF
+            rest = b"" if chunk[-1] == _LF else lines.pop()
         else:
             self._buffer_line(chunk)
             return
         length = len(chunk)
-        if self._partial_line:
-            length += len(self._partial_line)
-            lines[0] = b"".join((self._partial_line, lines[0]))
-        if length > self._safe_length and max(map(len, lines)) > self._safe_length:
-            self._read_long(lines, events)
+        if partial := self._partial_line:
+            lines[0] = b"".join((partial, lines[0]))
+            length += len(partial)
+        if length <= self._safe_length:
+            self._read(lines, ending, events)
         else:
-            self._read(lines, events)
-        if len(rest) > self._max_line:
-            _fail(_LONG_LINE.format(self._max_line))
+            self._read_long(lines, ending, events)
+            if len(rest) > self._max_line:
+                _fail(_LONG_LINE.format(self._max_line))
         self._partial_line = rest
-        self._at_block_start = not rest and not lines[-1] and not self._may_continue
+        self._at_block_start = not rest and lines[-1] == ending and not self._may_continue
 
     def _buffer_line(self, part: bytes) -> None:
         """Add to the unfinished line, in a growing buffer."""
@@ -186,45 +187,54 @@ class SSEParser:
         self._partial_line += part
         self._at_block_start = False
 
-    def _read_long(self, lines: list[bytes], events: list[ServerSentEvent]) -> None:
+    def _read_long(self, lines: list[bytes], ending: bytes, events: list[ServerSentEvent]) -> None:
         """Interpret lines when one of them may exceed a limit."""
+        if max(map(len, lines)) - len(ending) <= self._safe_length:
+            self._read(lines, ending, events)
+            return
         for line in lines:
-            if len(line) > self._max_line:
+            if len(line) - len(ending) > self._max_line:
                 _fail(_LONG_LINE.format(self._max_line))
-            self._read([line], events)
+            self._read([line], ending, events)
             if self._data is not None and len(self._data) > self._max_event:
                 _fail(_LARGE_EVENT.format(self._max_event))
 
-    def _read(self, lines: list[bytes], events: list[ServerSentEvent]) -> None:
-        """Interpret lines: common ones inline, for speed, others in `_read_field`."""
+    def _read(self, lines: list[bytes], ending: bytes, events: list[ServerSentEvent]) -> None:
+        """Interpret lines with the same ending: common ones inline, for speed, others in `_read_field`."""
+        stop = -1 if ending else None
         data, extra_lines = self._data, self._extra_lines
         type_, id_, retry, last_id = self._type, self._id, self._retry, self.last_event_id
+        type_line, known_type = b"", "message"
         for line in lines:
-            if not line:
+            if line == ending:
                 data = self._joined(data) if extra_lines and data is not None else data
                 self.last_event_id = last_id = last_id if id_ is None else id_
                 if data is not None:
-                    events.append(ServerSentEvent(data.decode("utf-8", "replace"), type_, last_id, retry))
+                    try:
+                        text = data.decode()  # a quarter faster than with arguments
+                    except UnicodeDecodeError:
+                        text = data.decode("utf-8", "replace")
+                    events.append(ServerSentEvent(text, type_, last_id, retry))
                     data = None
                 type_, id_, retry = "message", None, None
                 continue
             if line.startswith(b"data: "):
-                value = line[6:]
-            elif line[0] != _D:
-                name, _, value = line.partition(b": ")
-                if name == b"event":
-                    type_ = value.decode("utf-8", "replace") or "message"
-                elif name == b"id" and _NUL not in value:
-                    id_ = value.decode("utf-8", "replace")
-                else:
-                    self._type, self._id, self._retry = type_, id_, retry
-                    self._read_field(line)
-                    type_, id_, retry = self._type, self._id, self._retry
+                value = line[6:stop]
+            elif (first := line[0]) == _D and (line.startswith(b"data:") or line[:stop] == b"data"):
+                value = line[5:stop]
+            elif first == _E and line.startswith(b"event: "):
+                # Most types are those of the event before.
+                type_ = known_type if line == type_line else line[7:stop].decode("utf-8", "replace") or "message"
+                type_line, known_type = line, type_
                 continue
-            elif line.startswith(b"data:") or line == b"data":
-                value = line[5:]
+            elif first == _I and line.startswith(b"id: ") and _NUL not in line:
+                id_ = line[4:stop].decode("utf-8", "replace")
+                continue
             else:
-                continue  # an unknown field
+                self._type, self._id, self._retry = type_, id_, retry
+                self._read_field(line[:stop])
+                type_, id_, retry = self._type, self._id, self._retry
+                continue
             if data is None:
                 data = value
             else:
@@ -265,19 +275,6 @@ class SSEParser:
         if len(joined) > self._max_event:
             _fail(_LARGE_EVENT.format(self._max_event))
         return joined
-
-
-def _split(chunk: bytes) -> list[bytes]:
-    """Split a large chunk into lines: `find` skips long lines thirty times as fast as `split`."""
-    if _LF in chunk[: _LARGE_CHUNK // 4]:
-        return chunk.split(b"\n")
-    lines = []
-    start = 0
-    while (end := chunk.find(b"\n", start)) >= 0:
-        lines.append(chunk[start:end])
-        start = end + 1
-    lines.append(chunk[start:])
-    return lines
 
 
 def _fail(message: str) -> NoReturn:
