@@ -75,7 +75,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     shares_control: bool = False
     """Whether peers that may send to `control.…` and `peer.…` can also receive the messages of other peers there."""
     durable: bool = False
-    """Whether messages can be stored now: there is a `Stores` part, and its server supports it."""
+    """Whether messages can be stored now: the transport has a `Stores` part, and the server supports storing."""
     codec: Literal["json", "msgpack"] = "json"
     """The format in which requests are encoded by default; `msgpack` only if the other end supports it."""
     heartbeat: float = HEARTBEAT_SECONDS
@@ -122,7 +122,7 @@ class Transport(Protocol):
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """A value under a key that belongs to a stored message; it is kept longer than the message."""
+    """A value that is stored with a message, under its own key, and is kept longer than the message."""
 
     key: str
     """The first 16 characters identify the owner of the record; `list_records` lists by owner. The rest is random."""
@@ -137,7 +137,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def owner(self) -> str:
-        """The owner that the key names."""
+        """The owner of the record, which is the start of `key`."""
         return self.key[:OWNER_LENGTH]
 
 
@@ -162,7 +162,7 @@ class Delivery(Protocol):
 
     @property
     def number(self) -> int:
-        """Number of deliveries, this one included; more than one if a peer that held it was lost."""
+        """Number of deliveries, this one included; greater than 1 if a peer that held the message was lost."""
 
     @property
     def is_redelivered(self) -> bool:
@@ -336,7 +336,7 @@ class TransportWrapper:
 
     @property
     def attachment(self) -> object | None:
-        """The state of the call protocol, shared with the inner transport: they have one inbox."""
+        """The state of the call protocol, shared with the inner transport, because both have the same inbox."""
         return self.inner.attachment
 
     @attachment.setter

@@ -1,4 +1,4 @@
-"""Reconnecting: the base of transports with a server. It waits for the first connection and reconnects after a loss."""
+"""Reconnecting: the base class of transports with a server, which connects and reconnects them."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class Watchers:
 
 
 class ReconnectingTransport(ABC):
-    """A transport whose own task connects it and reconnects it, until it is closed.
+    """A transport with a task that connects it, and reconnects it after each loss, until it is closed.
 
-    Entering waits for the first connection, also to a server that is not running yet. A permanent error (a refusal, an
+    `async with` waits for the first connection, even if the server is not running yet. A permanent error (a refusal, an
     untrusted certificate, another protocol) is raised.
     """
 

@@ -54,7 +54,7 @@ _CONTROL = frozenset({_CLOSE, _PING, _PONG})
 
 
 class WebSocketLink(picows.WSListener):
-    """One WebSocket, at either end; a `Link`."""
+    """The client's or the server's end of a WebSocket connection; implements `Link`."""
 
     def __init__(
         self, callbacks: Callbacks, max_message: int = MAX_PAYLOAD, large: LargeMessages | None = None
@@ -386,7 +386,7 @@ class SocketReader(asyncio.BufferedProtocol):
         return buffer[: _SHORT_READ_BYTES if perf_counter() > self._link.turn.end else _READ_BYTES]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Handle the frames of a read; the next read waits for the next iteration if they took long."""
+        """Handle the frames of a read; if this takes long, the next read waits for the next iteration."""
         link = self._link
         link.unfinished += nbytes
         if nbytes > _FREE_READ_BYTES:

@@ -1,4 +1,4 @@
-"""Redis URLs, and the names that addresses of the bus have at the server."""
+"""Redis URLs, and the names of the Redis channels and keys for the addresses of a bus."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class NamespaceKeys:
 
 
 class RedisKeys:
-    """Channels and keys by address, each made once."""
+    """The names of the Redis channel and keys for each address, cached."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix

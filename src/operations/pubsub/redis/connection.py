@@ -233,7 +233,7 @@ async def open_connection(
     name: str,
     sentinel: bool = False,
 ) -> RedisConnection:
-    """Connect and authenticate; raise `ACCESS_DENIED` if the server refuses it, an OSError if it cannot be reached."""
+    """Connect and authenticate; raise `ACCESS_DENIED` for refused credentials, OSError for an unreachable server."""
     loop = asyncio.get_running_loop()
     connection = RedisConnection(owner)
     try:

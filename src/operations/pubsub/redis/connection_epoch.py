@@ -144,7 +144,7 @@ class ConnectionEpoch:
             connection.flush()
 
     def flush_soon(self) -> None:
-        """Write the commands of this iteration of the loop at its end."""
+        """Write the added commands at the end of this iteration of the event loop."""
         if not self._flushes:
             self._flushes = True
             asyncio.get_running_loop().call_soon(self._flush_scheduled)

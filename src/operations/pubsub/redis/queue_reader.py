@@ -17,7 +17,7 @@ _MOST_AT_ONCE = 64
 _MOST_AMONG_OTHERS = 8
 """Largest number of queue elements per command: `_MOST_AT_ONCE` for the only worker, else `_MOST_AMONG_OTHERS`."""
 _BATCH_SECONDS = 0.002
-"""Time for handling the requests of one command."""
+"""Time that handling the requests of one command should take at most; it limits the number of requests."""
 _FLUSH_SECONDS = 0.001
 """Time after which the responses to handled requests are written although further requests are still to be handled."""
 _LONGEST_TURN = 0.05

@@ -304,7 +304,7 @@ async def ask_script(
     *,
     refused: ErrorCode = ErrorCode.UNAVAILABLE,
 ) -> Reply:
-    """Run a script and return its reply; raise `UNAVAILABLE`, or the error code `refused` if the server refuses it."""
+    """Run a script and return its reply; raise `UNAVAILABLE` if it fails, the code `refused` if it is not allowed."""
     answered: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
     reply: Reply = ReplyError("there is no connection to Redis")
     if epoch is not None:

@@ -105,7 +105,7 @@ class Builder:
     def _branches(self, node: Node) -> list[Node]:
         branches = list(node.branches) if node.unions else []
         if self._trail.count(id(node)) > 1:
-            # Within itself, try branches that end before those that may recurse.
+            # If this node is already being built, try the branches that do not recurse first.
             branches.sort(key=lambda branch: branch.allows("object") or branch.allows("array"))
         return branches
 
