@@ -20,7 +20,7 @@ GRACE_SECONDS = 0.1
 """Seconds that cancelled work has to clean up. After this time its caller stops waiting for the work."""
 _MAX_SECONDS = 10.0**9
 _EPOCH_SECONDS = (10**9, 10**11)
-"""Range of deadlines that were given in seconds by mistake: as milliseconds they would be between 1970 and 1973."""
+"""Range of deadlines that were probably given in seconds by mistake: in milliseconds, they are in 1970 to 1973."""
 _RESOLUTION = 0.02
 
 

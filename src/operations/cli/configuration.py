@@ -171,7 +171,7 @@ def can_ask(args: ParsedArguments) -> bool:
 
 def ask(lines: Sequence[str], question: str) -> bool:
     """Show lines and a question; return whether the answer is yes."""
-    with _interruptible():  # before the question: Ctrl-C may follow it immediately
+    with _interruptible():  # entered before the question is shown: Ctrl-C may come immediately after it
         for line in lines:
             # A line break in a file's text must not look like another line of the question.
             stderr.write_line(printable(line).replace("\n", "\\n"))
@@ -190,7 +190,7 @@ def _wait_for_line() -> None:
 
     A blocking read would miss such a signal: it would start after the signal and continue to wait for the line.
     """
-    import select  # few commands ask
+    import select  # imported lazily: few commands ask questions
     import socket
 
     reader, writer = socket.socketpair()

@@ -1,4 +1,7 @@
-"""The authenticator of `ops serve`: the tokens, keys and issuers of a configuration. `ops hub` uses the tokens."""
+"""The authenticator of `ops serve`: accepts the tokens, API keys and token issuers that a configuration lists.
+
+`ops hub` uses only the tokens.
+"""
 
 from __future__ import annotations
 

@@ -209,7 +209,7 @@ def _response_body(details: Any, message_text: str) -> str:
 
 
 def _contains(message_text: str, body: Any) -> bool:
-    """Whether a message contains one of a body's strings; False for a body with lists or objects."""
+    """Whether a message contains a string property of a response body; False if the body has lists or objects."""
     values = body.values() if isinstance(body, dict) else ()
     if any(isinstance(value, (dict, list)) and value for value in values):
         return False

@@ -7,7 +7,7 @@ from typing import Any
 
 Path = Sequence[str | int]
 _MAX_STEPS = 200
-"""Maximum number of sub-schemas inspected at one path: a schema may refer to itself."""
+"""Maximum number of sub-schemas to inspect at one path, because a schema may refer to itself."""
 
 
 class Fields:

@@ -1,4 +1,7 @@
-"""Parse an operation's input: `key=value` typed by the schema, `key:=json`, `key@file`, `@input.json`, `-`."""
+"""Parse an operation's input from the words of a command line.
+
+The forms are `key=value` (converted to the type in the schema), `key:=json`, `key@file`, `@input.json` and `-` (stdin).
+"""
 
 from __future__ import annotations
 
@@ -210,7 +213,7 @@ def _parse_key(key: str, fields: Fields) -> list[str | int]:
 
 
 def _check_name(path: InputPath, fields: Fields) -> None:
-    """Raise for an undeclared name of a closed schema; warn if an open schema has a similar name."""
+    """Raise if a closed schema does not declare a name; warn if an open schema only declares a similar name."""
     for depth, step in enumerate(path):
         before = _known(path[:depth])
         names = fields.names(before)

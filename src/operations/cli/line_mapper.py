@@ -96,7 +96,10 @@ class LineOutcome(NamedTuple):
 async def map_lines(
     call: Call, lines: Lines, fixed: Mapping[str, Any], *, jobs: int, ordered: bool
 ) -> AsyncGenerator[LineOutcome, None]:
-    """Make one call for each line, `jobs` at a time; yield outcomes in the order of the lines, or as they complete."""
+    """Make one call for each line, `jobs` at a time, with the fields of `fixed` added to the line's input.
+
+    Yield outcomes in the order of the lines if `ordered`, else in the order of completion.
+    """
     run = _Run(call, lines, fixed, jobs)
     run.start_worker()
     try:

@@ -42,7 +42,7 @@ async def import_remote(
     requested: str | None,
     line: StatusLine,
 ) -> None:
-    """Register the operations on a transport; `stack` closes the connection."""
+    """Connect to a transport and register the operations that its workers offer; `stack` closes the connection."""
     settings = transport_at(args.url, config)
     line.text = f"connecting to {shown_url(settings)}"
     patience = getattr(args, "timeout", None) or 0.0

@@ -106,7 +106,7 @@ class CommandSession:
         if source is None or not isinstance(details, dict) or details.get("statusCode") not in (401, 403):
             return error
         needed = operation.spec.annotations.get("security") or ()
-        from operations.cli.api_credentials import missing_credentials  # only for an API that refuses a call
+        from operations.cli.api_credentials import missing_credentials  # used only if an API refuses a call
 
         missing = missing_credentials(source, needed, self._opened.get(source.name))
         if missing:
@@ -212,7 +212,7 @@ def report_failures(args: ParsedArguments, reports: Collection[SourceReport]) ->
 def open_sources(
     config: Config, only: Collection[str] | None = None, line: StatusLine | None = None
 ) -> AbstractAsyncContextManager[Workspace]:
-    """Return the workspace of a configuration, to be entered; `line` shows which sources are being opened."""
+    """Return a context manager that opens the workspace; `line` shows which sources are being opened."""
     return SourceOpening(config, line).open(only)
 
 
@@ -233,7 +233,7 @@ class SourceOpening:
         self._is_verbose = is_verbose
 
     def open(self, only: Collection[str] | None = None) -> AbstractAsyncContextManager[Workspace]:
-        """Return the workspace with some of the sources, to be entered."""
+        """Return a context manager that opens the workspace with all sources, or with the sources in `only`."""
         waiting = [name for name in self.config.sources if only is None or name in only]
 
         def show_waiting() -> None:

@@ -61,7 +61,7 @@ def json_on_stderr(enabled: bool) -> Iterator[None]:
 
 
 def write_log_records() -> None:
-    """Write JSON log records instead of other lines, until the end of the `json_on_stderr` block around the call."""
+    """Write JSON log records instead of other lines, until the enclosing `json_on_stderr` block ends."""
     if sys.stderr is None:
         return
     if not _json:

@@ -72,7 +72,7 @@ def shown_url(settings: TransportSettings) -> str:
 
 
 def open_transport(settings: TransportSettings, args: ParsedArguments) -> AbstractAsyncContextManager[Any]:
-    """Return the transport, to be entered; raise an error for an unknown scheme.
+    """Return a context manager that connects the transport; raise an error for an unknown scheme.
 
     Hubs and NATS receive the token. Redis receives it as the password if its URL has none. The token in
     `OPERATIONS_TOKEN` is meant for a hub: Redis and transports of other packages do not receive it, because Redis
@@ -125,7 +125,7 @@ def _opener(extra: str) -> Callable[..., AbstractAsyncContextManager[Any]]:
 
 
 def jwt_tokens(settings: JWTSettings, config: Config | None) -> JWTTokens:
-    """Return the verifier of signed tokens; a relative `key_file` starts at the configuration's directory."""
+    """Return the verifier of signed tokens; `key_file` may be relative to the configuration's directory."""
     key = settings.key
     if key is None and settings.key_file is not None:
         directory = config.path.parent if config is not None else Path()

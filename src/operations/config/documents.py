@@ -80,7 +80,7 @@ def _read_text(path: Path) -> str:
 
 
 def _read_json(path: Path, text: str) -> ConfigDocument:
-    import json  # most files are TOML
+    import json  # imported lazily: most files are TOML
 
     try:
         tree = json.loads(without_comments(text))

@@ -112,7 +112,7 @@ def _server(document: ConfigDocument, name: str, key: Key, entry: Any) -> Source
 
 
 def _is_misspelt(field: str, entry: Mapping[str, Any]) -> bool:
-    """Whether an unknown key is a misspelling of a supported, missing key: the same letters, or a similar key."""
+    """Whether an unknown key is similar to a supported key, or has the same letters, and the entry lacks that key."""
     known = (*_PASSED_ON, *_RENAMED)
     if field in known:
         return False

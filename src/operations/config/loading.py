@@ -195,7 +195,7 @@ class _ConfigReader:
     ) -> None:
         """Add the interceptors of a file, after the interceptors of earlier files."""
         if filled.get("interceptors"):
-            from operations.config.interceptors import read_interceptors  # most files have none
+            from operations.config.interceptors import read_interceptors  # imported lazily: few files have interceptors
 
             self._interceptors += read_interceptors(checker, filled["interceptors"], (*key, "interceptors"))
             self._written.setdefault("interceptors", []).extend(written["interceptors"])

@@ -436,7 +436,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     settings: AnySource
     directory: Path
-    """Directory that the relative paths of the settings start from."""
+    """Directory that relative paths in the settings are relative to."""
     file: Path
     locate: Callable[[], int]
     """Function that returns the line of the source in the file."""

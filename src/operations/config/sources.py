@@ -201,12 +201,12 @@ def _hint(source: Source, failure: CallError) -> str | None:
 
 
 def _is_refused(failure: CallError) -> bool:
-    """Whether a server requests credentials, or refuses those that it received."""
+    """Whether opening a source failed because its server requires credentials or refuses the given ones."""
     return failure.code is ErrorCode.ACCESS_DENIED or re.search(r"\b(401|403)\b", failure.message) is not None
 
 
 def _credentials_hint(source: Source, kinds: str) -> str:
-    """Return a hint about missing or refused credentials; `kinds` are the settings of credentials."""
+    """Return a hint about missing or refused credentials; `kinds` names the settings in which they can be set."""
     given = [key for key in ("auth", "security", "oauth", "headers") if source.written.get(key)]
     if source.is_direct:
         return "check --header" if given else "pass a token with --header 'Authorization: Bearer ${TOKEN}'"

@@ -186,7 +186,7 @@ def _mentions_operations(project: Path) -> bool:
         return False
     if b"operations" not in text:
         return False
-    import tomllib  # slow to import, rarely needed here
+    import tomllib  # imported lazily: it is slow to import and rarely needed here
 
     try:
         return isinstance(tomllib.loads(text.decode()).get("tool", {}).get("operations"), dict)

@@ -301,7 +301,7 @@ def _filter_of(source: Source, config: Config, opened: OpenedSource) -> SourceFi
     named = settings.allow or settings.deny or settings.rename or opened.prefix is not None
     if not (named or settings.policy is not None or config.access):
         return None
-    from operations.config.source_filters import SourceFilter  # most configurations have no filters
+    from operations.config.source_filters import SourceFilter  # imported lazily: few configurations have filters
 
     return SourceFilter(source, config.access, prefix=opened.prefix, namespace=opened.namespace)
 
@@ -309,7 +309,7 @@ def _filter_of(source: Source, config: Config, opened: OpenedSource) -> SourceFi
 def _make_interceptors(config: Config, ask: Ask | None) -> list[Interceptor]:
     if not config.interceptors:
         return []
-    from operations.config.interceptors import make_interceptors  # most configurations have none
+    from operations.config.interceptors import make_interceptors  # imported lazily: few configurations have any
 
     return make_interceptors(config.interceptors, ask)
 

@@ -23,7 +23,7 @@ _SLOW_STARTS = 4
 _FEWEST_SHARED = 64
 """Minimum number of slots of a worker at which a quarter of them is reserved."""
 _FIRST_TASKS, _MOST_TASKS = 8, 64
-"""Number of tasks that start in one iteration of the event loop: the initial number, and the maximum."""
+"""Initial and maximum number of tasks that start in one iteration of the event loop."""
 
 
 class QueuedCall(Protocol):
@@ -140,7 +140,10 @@ class Slots:
         return True
 
     def enqueue(self, call: QueuedCall) -> bool:
-        """Queue a call. If the queue is full, refuse a call of a caller with more queued calls, or return False."""
+        """Queue a call. If the queue is full, make room: refuse the last call of the caller with the most queued calls.
+
+        Return False, without queueing the call, if `FairQueue.pop_excess` finds no such call.
+        """
         if self.waiting.size >= self._most_waiting:
             excess = self.waiting.pop_excess(call.caller)
             if excess is None:
