@@ -79,10 +79,10 @@ class OperationRegistry(OperationCatalogue):
         self.mismatches = Mismatches()
         self.mismatches.normalised = self._report_normalised
         self.interceptors = require_instances(interceptors) if interceptors else ()
-        """Interceptors around every call, the first outermost; an optional method `applies` selects operations."""
+        """Interceptors around every call, the first outermost; one with a method `applies` selects its operations."""
         self.observers = tuple(observers)
-        """Observers of every call, around the interceptors; OpenTelemetry's observer is added if its SDK is
-        configured."""
+        """Observers of every call, which run around the interceptors. OpenTelemetry's observer is added if the SDK of
+        OpenTelemetry is configured."""
         self._threads = threads
         self._wheel: TimerWheel | None = None
         self._scope = EnvScope(self)

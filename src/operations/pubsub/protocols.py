@@ -236,7 +236,7 @@ class KeepsRecords(Protocol):
         """Delete a stored message by its record's key, and replace the record; return False if the message is gone."""
 
     async def store_again(self, address: str, message: bytes, record: Record, *, sender: str) -> None:
-        """Store a deleted message again for `sender`, the name of the peer that stored it, and replace its record."""
+        """Store a deleted message again, as `sender`: the peer that first stored it. Replace its record."""
 
     def watch_record(self, address: str, key: str, changed: Callable[[], None]) -> Stop:
         """Call `changed` when a record is replaced because its message was handled, deleted or dead-lettered."""
@@ -362,7 +362,7 @@ class TransportWrapper:
         return self.inner.listen(address, receive, group=group)
 
     def watch(self, up: Callable[[], None], down: Callable[[str], None]) -> Stop:
-        """Watch the inner transport."""
+        """Call `up` and `down` when the inner transport reconnects and when it loses its connection."""
         return self.inner.watch(up, down)
 
     def optional(self, kind: type[Part]) -> Part | None:

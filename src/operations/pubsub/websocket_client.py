@@ -42,7 +42,7 @@ async def connect(
     max_payload: int = MAX_PAYLOAD,
     tls: ssl.SSLContext | None = None,
 ) -> WebSocketLink:
-    """Open a WebSocket; raise `ACCESS_DENIED` if the token is refused, else `UNAVAILABLE`."""
+    """Open a WebSocket; raise `ACCESS_DENIED` if the token is refused, `UNAVAILABLE` for any other failure."""
     if token is not None and not (token.isascii() and token.isprintable()):
         problem = "a character that is not printable ASCII (perhaps a final line break): remove it"
         raise CallError(ErrorCode.ACCESS_DENIED, f"the token cannot be sent to the hub: it has {problem}")

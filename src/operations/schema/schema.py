@@ -326,7 +326,7 @@ class Schema:
         return check
 
     def _shallow(self) -> Callable[[Any], bool] | None:
-        """Return a validator of the first levels of a recursive schema, which needs no depth check, or None."""
+        """Return a check by the first levels of a recursive schema, which is safe at any depth; None if impossible."""
         from operations.schema.checking.unrolling import compiled_shallow
 
         native = compiled_shallow(self.document) if self._conversion.exact else None

@@ -353,7 +353,7 @@ class RedisDelivery:
         self._reader = reader
         self.id = entry
         self.entry = entry.decode(errors="replace")
-        """The id of the stream's entry: the server makes it."""
+        """The id of the stream's entry, which the server generates."""
         self.message = message
         self.number = number
         """Number of deliveries, this one included; a peer that may store requests can set a higher number."""

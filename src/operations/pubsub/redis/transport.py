@@ -56,7 +56,7 @@ many.
 """
 _MOST_KEPT = 16 << 20
 _KEPT_SECONDS = 30.0
-"""Limits of the responses that are kept for the next connection: `_MOST_KEPT` bytes, `_KEPT_SECONDS` disconnected."""
+"""Limits of the responses that are kept for the next connection: `_MOST_KEPT` bytes, for at most `_KEPT_SECONDS`."""
 _CAPABILITIES = Capabilities(
     reports_undelivered=True,
     tracks_peers=False,

@@ -136,7 +136,7 @@ def secret_message_of(kind: jsonschema_rs.ValidationErrorKind, printed: str, val
 
 
 def message_of(kind: jsonschema_rs.ValidationErrorKind, printed: str, value: Any) -> str:
-    """Return the message for one violated rule; `printed` is the displayed value."""
+    """Return the message for one violated rule; `printed` is the value as text."""
     if isinstance(value, float) and value != value:
         return "NaN is not a JSON number"
     wording = _WORDING.get(type(kind))

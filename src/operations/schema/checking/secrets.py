@@ -87,7 +87,7 @@ class Secrets:
 
     @cached_property
     def _secret_schemas(self) -> set[int]:
-        """The id() of the schemas that are marked, or contain or refer to one."""
+        """The id() of the schemas that are marked as secret, or contain or refer to such a schema."""
         definitions = definitions_of(self._document, self._shared)
         marked = any(definition.marks_secrets for definition in definitions.values())
         return Holders(self._document).reaching(is_marked) if marked else set()
@@ -238,7 +238,7 @@ class Holders:
                 pending += [(item, parent) for item in node if isinstance(item, (dict, list))]
 
     def reaching(self, predicate: Callable[[dict[str, Any]], bool]) -> set[int]:
-        """Return the id() of the objects for which `predicate` holds, or which contain or refer to one."""
+        """Return the id() of the objects for which `predicate` holds, or which contain or refer to such an object."""
         found = [id(node) for node in self._objects if predicate(node)]
         reaching: set[int] = set()
         while found:

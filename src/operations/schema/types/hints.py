@@ -51,9 +51,9 @@ class ClassField(msgspec.Struct, frozen=True):
     default: Any = NO_DEFAULT
     factory: Any = None
     settable: bool = True
-    """Whether the constructor accepts it."""
+    """Whether the constructor accepts the field."""
     readable: bool = True
-    """Whether instances have it."""
+    """Whether instances have the field as an attribute."""
 
 
 class Alias:
