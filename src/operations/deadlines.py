@@ -48,7 +48,7 @@ class TimerWheel:
         self._last: tuple[weakref.ref[asyncio.AbstractEventLoop] | None, _Buckets] = (None, {})
 
     def add(self, entry: Expiring, seconds: float) -> Bucket:
-        """Expire `entry` in `seconds`; return its bucket, from which to discard it if it ends early."""
+        """Expire `entry` in `seconds`; return its bucket. If the entry ends early, discard it from this bucket."""
         loop = asyncio.get_running_loop()
         return self.add_at(loop.time() + seconds, entry, loop)
 

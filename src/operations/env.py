@@ -1,4 +1,4 @@
-"""build_env: the operations available to a handler, as attributes; each call is linked to its parent."""
+"""build_env: the operations available to a handler, as attributes; calls through them are nested calls."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class OperationLookup(Protocol):
         """Return the envelope with its data as the operation's Python type; unchanged if the conversion fails."""
 
     async def execute_nested(self, operation_id: str, input: Any, context: OperationContext) -> ResponseEnvelope[Any]:
-        """Execute with access control, unless the context is trusted."""
+        """Execute an operation, with access control unless the context is trusted."""
 
     def subscribe_nested(
         self, operation_id: str, input: Any, context: OperationContext
     ) -> AsyncIterator[ResponseEnvelope[Any]]:
-        """Subscribe with access control, unless the context is trusted."""
+        """Subscribe to an operation, with access control unless the context is trusted."""
 
 
 class EnvScope(msgspec.Struct, frozen=True):

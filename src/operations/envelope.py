@@ -61,7 +61,7 @@ class LocalResponseMeta(
     """Type and id of a stream item, if the handler yielded an `Event`."""
 
     source: ClassVar[Literal["local"]] = "local"
-    """The kind of source, which distinguishes the metas."""
+    """The kind of source, which identifies the class of a meta."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the meta with its JSON names."""
@@ -81,7 +81,7 @@ class HTTPResponseMeta(msgspec.Struct, frozen=True, rename="camel", omit_default
     event: SSEEvent | None = None
 
     source: ClassVar[Literal["http"]] = "http"
-    """The kind of source, which distinguishes the metas."""
+    """The kind of source, which identifies the class of a meta."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the meta with its JSON names; absent fields are omitted."""
@@ -102,10 +102,10 @@ class MCPResponseMeta(
     content: list[MCPContentBlock]
     structured_content: dict[str, Any] | None = None
     extensions: dict[str, Any] | None = None
-    """The protocol's `_meta`."""
+    """The `_meta` of the MCP result."""
 
     source: ClassVar[Literal["mcp"]] = "mcp"
-    """The kind of source, which distinguishes the metas."""
+    """The kind of source, which identifies the class of a meta."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the meta with its JSON names; absent fields are omitted."""

@@ -1,4 +1,4 @@
-"""The console for `ops serve` and `ops hub`: the sources that it shows, and a message with its address."""
+"""Parts of the console for `ops serve` and `ops hub`: the sources that it shows, and a message with its path."""
 
 from __future__ import annotations
 

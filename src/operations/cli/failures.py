@@ -1,4 +1,4 @@
-"""Exit codes and error reports: one line, its hint, and the exit code of a failure."""
+"""Exit codes and error reports: a failed command prints one line and a hint, and ends with an exit code."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class FailureReport(NamedTuple):
     hint: str = ""
     details: Any = None
     shown: str = ""
-    """Longer message for people, if any; programs get the details instead."""
+    """Message for people if it is longer than `message`, else empty; programs get `message` and `details`."""
 
 
 def report(error: BaseException, *, traceback: str = "") -> int:

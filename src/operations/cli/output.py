@@ -102,7 +102,7 @@ class Output:
         return paint("dim", text, self._stdout).encode()
 
     def note(self, line: str, **more: Any) -> None:
-        """Print a note on stderr; `more` has fields for programs."""
+        """Print a note on stderr; `more` has the further fields of the note in JSON."""
         if not self._quiet:
             stderr.note(line, **more)
 
@@ -170,12 +170,12 @@ def meta_line(envelope: ResponseEnvelope[Any], seconds: float, *, is_remote: boo
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a count with its noun."""
+    """Return a number with a noun in the singular or plural: `1 source`, `2 sources`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:
-    """Format a duration."""
+    """Format a duration, with a unit that suits its size: `350 ms`, `2.5 s`, `3 min 10 s`."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     return f"{seconds:.1f} s" if seconds < 90 else f"{seconds // 60:.0f} min {seconds % 60:.0f} s"

@@ -74,10 +74,11 @@ async def connect_transport(
     settings: TransportSettings,
     patience: float = 0.0,
 ) -> Any:
-    """Return the connected transport; report a refused connection before the time limit.
+    """Return the connected transport; `stack` closes the connection.
 
-    A server that is still starting refuses connections: refusal is an error only after `patience` seconds, which is the
-    value of `--timeout`, and after one second at the earliest.
+    If the server refuses connections, raise an error before the time limit for connecting. A server that is still
+    starting refuses connections too, so the error is raised only after `patience` seconds (the value of `--timeout`),
+    and after one second at the earliest.
     """
     refused = asyncio.create_task(wait_until_refused(settings, max(_REFUSED_SECONDS, patience)))
     longest = max(_CONNECT_TIMEOUT, patience)
@@ -128,9 +129,10 @@ def unlisted_operation(transport: Transport, operation_id: str, missing: CallErr
 
 
 async def wait_until_refused(settings: TransportSettings, seconds: float = _REFUSED_SECONDS) -> str:
-    """Return the reason once every address of a transport has refused connections for `seconds`.
+    """Wait until every address of a transport has refused connections for `seconds`; return the reason of the refusal.
 
-    A restarting server refuses for a moment. If a server accepts or does not respond, this never returns.
+    A shorter time is no proof, because a restarting server refuses connections for a moment. If a server accepts
+    connections or does not respond, this function never returns.
     """
     loop = asyncio.get_running_loop()
     since = loop.time()

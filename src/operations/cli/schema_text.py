@@ -119,7 +119,7 @@ class SchemaText:
         return printable("|".join(sorted(names, key=lambda name: name == "null"))) or "anything"
 
     def about(self, schema: object) -> str:
-        """Return the limits of a value, then its description."""
+        """Return the text beside a field: the limits of its value, its description and its default."""
         node = self._fields.merged(schema)
         limits = [*_limits(node)]
         values = node.get("enum")

@@ -102,7 +102,7 @@ def write_log_record(text: str) -> None:
 
 
 def note(message: str, **more: Any) -> None:
-    """Print a dimmed note; `more` has fields for programs."""
+    """Print a dimmed note; `more` has the further fields of the note in JSON."""
     if is_json():
         write_record("info", message, more)
     else:
@@ -110,7 +110,7 @@ def note(message: str, **more: Any) -> None:
 
 
 def warn(message: str, **more: Any) -> None:
-    """Print a warning; `more` has fields for programs."""
+    """Print a warning; `more` has the further fields of the warning in JSON."""
     if is_json():
         write_record("warning", message, more)
     else:

@@ -14,7 +14,7 @@ _UNSAFE = (
     r"\ud800-\udfff\ufeff\ufff9-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e007f]"
 )
 """Control characters (C0 except tab and line feed, DEL, C1), bidirectional controls, line separators, surrogates, and
-characters without width, which hide text; not the joiners, which scripts and emoji need."""
+characters without width, which hide text. Joiners are not included, because some scripts and emoji need them."""
 _CONTROLS_BUT_STYLES = rf"(\x1b\[[0-9;]*m)|{_UNSAFE}"
 _JSON_PART = r'("(?:[^"\\]|\\.)*")(\s*:)?|\b(true|false|null)\b|(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)'
 _STYLES = {

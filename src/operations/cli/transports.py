@@ -30,7 +30,7 @@ _EXTRAS = {
 def transport_at(url: str | None, config: Config | None, urls: str = TRANSPORT_URLS) -> TransportSettings:
     """Return the transport for a URL or name; if none is given, the only transport of the configuration.
 
-    `urls` are the example addresses in hints.
+    `urls` is the text with example addresses for the hints of errors.
     """
     named = dict(config.transports) if config is not None else {}
     unusable = _unusable(config)

@@ -38,7 +38,7 @@ class CatalogueEntry(msgspec.Struct, frozen=True, array_like=True):
     position: tuple[int, int] = (0, 0)
     """Offset and length of the operation's spec among all specs; (0, 0) if the spec is too large to be stored."""
     method: str = ""
-    """The HTTP method and path of an operation of an API."""
+    """HTTP method of an operation of an API; `path` has the path of its URL."""
     path: str = ""
 
 
@@ -57,7 +57,7 @@ class CachedSource(msgspec.Struct, frozen=True, array_like=True):
     skipped: Sequence[tuple[str, str]] = ()
     """Skipped files and operations, with the reasons."""
     lacks_extra: bool = False
-    """Whether the source failed because an extra is missing, which may be installed at any time."""
+    """Whether the source failed because an extra was not installed. It is then opened again every time."""
     hidden: Sequence[str] = ()
     """Ids of this source's operations that an earlier source in the file also has: the earlier source owns them."""
 
@@ -71,7 +71,7 @@ class CacheHeader(msgspec.Struct, frozen=True, array_like=True):
     """Stamp of each variable file."""
     salt: bytes
     variables: Mapping[str, str]
-    """Digest of each non-secret environment variable; empty if it was not set."""
+    """Digest of each non-secret variable that the configuration uses; empty if the variable was not set."""
     sources: Sequence[CachedSource]
     rows: int
     """Length of the rows in bytes."""

@@ -35,11 +35,14 @@ class ConfigDocument(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def lines(self) -> Mapping[Key, int]:
-        """The line of each key, found on first use: most files have no problems."""
+        """The line of each key; computed on first use, because lines are needed only to report problems."""
         return json_lines(without_comments(self.text)) if self.path.suffix == ".json" else toml_lines(self.text)
 
     def line(self, key: Key, mention: str = "") -> int:
-        """Return the line of a key or its nearest parent; with `mention`, the first line from there with that text."""
+        """Return the line of a key, or of its nearest parent that has a line.
+
+        With `mention`, return the first line from there on that contains this text.
+        """
         while key and key not in self.lines:
             key = key[:-1]
         line = self.lines.get(key, 1)

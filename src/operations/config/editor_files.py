@@ -76,7 +76,7 @@ def editor_servers(document: ConfigDocument) -> Iterator[SourceTable]:
 
 
 def editor_directory(path: Path) -> Path:
-    """Return the directory where servers run: that of the file, or its parent for a directory such as `.vscode`."""
+    """Return the directory in which servers run: the directory of the file, or the parent of one such as `.vscode`."""
     directory = path.parent
     return directory.parent if directory.name.startswith(".") else directory
 

@@ -141,7 +141,7 @@ class RedactSettings(InterceptorSettings, frozen=True, kw_only=True):
 
 
 class ApprovalSettings(InterceptorSettings, frozen=True, kw_only=True):
-    """Approval of calls; a call is refused if no one can be asked."""
+    """Approval of calls; a call is refused if no one can be asked to approve it."""
 
     use: Annotated[Literal["approval"], Meta(description="Kind of interceptor.")]
     policy: Annotated[Literal["ask", "deny"], Meta(description="Ask before each call, or refuse every call.")] = "ask"

@@ -123,7 +123,7 @@ def _walk(value: Any, key: tuple[str, ...], hide: Hide) -> Any:
 
 
 def _is_secret(key: tuple[str, ...]) -> bool:
-    """Whether every value at a key is secret."""
+    """Whether a key is secret, such as `auth.token`: every string at this key is then redacted as a whole."""
     if not key or key[0] in _NAMES_ONLY:
         return False
     if key[-2:] in _SECRET_KEYS:

@@ -32,7 +32,7 @@ from operations.spec import Operation
 
 
 class OpenedSource(msgspec.Struct, frozen=True, kw_only=True):
-    """An open source."""
+    """The result of opening a source: its operations, and how to register them."""
 
     operations: Sequence[Operation[Any]]
     namespace: str | None = None
@@ -40,12 +40,12 @@ class OpenedSource(msgspec.Struct, frozen=True, kw_only=True):
     prefix: str | None = None
     """Prefix for the ids of operations that have their own namespace."""
     files: Sequence[str] = ()
-    """Files and directories that determine its operations."""
+    """Files and directories that determine the operations; after a change to them, the cached operations are stale."""
     address: str | None = None
     """Base URL of the requests of an OpenAPI source; None for the other kinds of sources."""
     skipped: Sequence[Skipped] = ()
     follow: Callable[[OperationCatalogue], None] | None = None
-    """Function that registers its operations and keeps them up to date, for a source whose operations change."""
+    """Function that registers the operations and keeps them up to date; None if the operations do not change."""
 
 
 class SourceReport(msgspec.Struct, frozen=True, kw_only=True):

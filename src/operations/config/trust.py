@@ -160,7 +160,7 @@ def _record_path(config_path: Path, environ: Mapping[str, str] | None) -> Path:
 
 
 def _real_path(config_path: Path) -> str:
-    """Return the path of a file with its directory resolved; the file itself may be a link, which is kept."""
+    """Return the path of a file with symbolic links resolved in its directory; a link as the last part is kept."""
     directory, name = os.path.split(os.path.abspath(config_path))
     return os.path.join(os.path.realpath(directory), name)
 

@@ -165,7 +165,7 @@ KINDS: dict[str, type[AnySource]] = {
     "openapi": OpenAPISettings,
     "entry_point": EntryPointSettings,
 }
-"""Kinds of sources by the key that identifies them."""
+"""Struct of each kind of source, by the key that only tables of this kind have."""
 
 
 def choose_kind(checker: Checker, table: Any, key: Key) -> type[AnySource] | None:

@@ -72,7 +72,7 @@ class FilteredCatalogue(OperationCatalogue):
         return operation_id in self._owned
 
     def register_all(self, operations: Iterable[Operation[Any]], *, replace: bool = False) -> None:
-        """Register in the source's view and, if the filter allows, in the registry."""
+        """Register operations in the source's view and, if the filter allows them, in the registry."""
         given = list(operations)
         super().register_all(given, replace=replace)
         for operation in given:
@@ -219,7 +219,7 @@ class SourceTask:
         self._task: asyncio.Task[None] | None = None
 
     async def open(self) -> Outcome:
-        """Open the source; return it, or None, and the report."""
+        """Open the source; return the open source, or None after a failure, with the report."""
         outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._run(outcome), name=f"source {self._source.name}")
         return await outcome

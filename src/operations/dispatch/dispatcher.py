@@ -179,7 +179,7 @@ class Request(Deadline, kw_only=True):
         return error
 
     def leave(self) -> None:
-        """Remove a call that has run, and release its slot."""
+        """Remove this call from the active calls after it has run, and release its slot."""
         if self.task is not None:
             self.task = None
         self.grant.ended = True
@@ -267,7 +267,7 @@ class Dispatcher:
         yield Measure("operations_dispatcher_waiting", self.slots.waiting.size)
 
     async def call(self, request: Request) -> ResponseEnvelope[Any]:
-        """Run a call in the current task; raise a CallError no later than its deadline.
+        """Run a call in the current task; return or raise no later than the deadline of the call.
 
         When the call first suspends, `request.suspended` is called with an object whose `stop` method ends the call.
         """
@@ -471,7 +471,7 @@ class Dispatcher:
         self.registry.abandon(task)
 
     def forget(self, active: _ActiveCall) -> None:
-        """Remove a call that has ended."""
+        """Remove a call that has ended from the active calls; wake `drain` if it was the last one."""
         self.active.discard(active)
         if self.idle is not None and not self.active and not self.idle.done():
             self.idle.set_result(None)

@@ -43,7 +43,7 @@ class DispatchRegistry(OperationLookup, Protocol):
         context: OperationContext | None = None,
         kind: Kind = "local",
     ) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
-        """Run a call."""
+        """Run a registered operation and return its envelope; the caller of this method has checked access."""
 
     def run_stream(
         self,
@@ -52,7 +52,7 @@ class DispatchRegistry(OperationLookup, Protocol):
         context: OperationContext | None = None,
         kind: Kind = "local",
     ) -> AsyncGenerator[ResponseEnvelope[Any], None]:
-        """Run a stream."""
+        """Run a registered subscription and yield its envelopes; the caller of this method has checked access."""
 
     def abandon(self, task: asyncio.Task[Any]) -> None:
         """Count a handler that ignores its cancellation."""

@@ -68,7 +68,7 @@ class FairQueue(Generic[Q]):
         return self._pop_of(next(iter(self._callers)))
 
     def pop_allowed(self, allowed: Callable[[str], bool]) -> Q | None:
-        """Remove and return the first item of the next caller that is allowed; None if no caller is."""
+        """Remove and return the first item of the next caller for which `allowed` is true; None if there is none."""
         caller = next((caller for caller in self._callers if allowed(caller)), None)
         return None if caller is None else self._pop_of(caller)
 
@@ -237,9 +237,7 @@ class Backpressure:
 
     def __init__(self) -> None:
         self.is_on = False
-        """Whether a new response must wait: the transport has too much unsent data, or other responses are already
-        waiting.
-        """
+        """Whether new responses must wait, because the transport has too much unsent data or other responses wait."""
         self._is_congested = False
         self._waiting: FairQueue[_Response] = FairQueue()
 

@@ -12,14 +12,14 @@ class CodeLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of one script."""
 
     seconds: float = 120.0
-    """Time from the call of the tool to its result: waiting for a sandbox, calls and approvals included."""
+    """Time from the call of the tool to its result; includes the wait for a sandbox, nested calls and approvals."""
     cpu_seconds: float = 5.0
-    """CPU time of the script."""
+    """Maximum CPU time of the script."""
     memory_bytes: int = 64 * 1024 * 1024
     calls: int = 100
-    """Number of calls of operations."""
+    """Maximum number of calls of operations."""
     refusals: int = 3
     """Number of refused calls after which the script is stopped, so that a person is not asked again and again."""
     output_bytes: int = 200_000
-    """Size of the printed output; a script that prints more fails."""
+    """Maximum size of the printed output; a script that prints more fails."""
     code_characters: int = 50_000

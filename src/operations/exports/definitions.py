@@ -26,7 +26,7 @@ Revise = Callable[[Any], Any]
 
 
 class SharedDefinition(msgspec.Struct, frozen=True):
-    """One shared definition."""
+    """A definition that several schemas may share, identified by `key`."""
 
     key: str
     """Hash of the content and of all definitions that it refers to at any depth: 32 hexadecimal digits."""

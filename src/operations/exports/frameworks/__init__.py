@@ -1,1 +1,1 @@
-"""Tool sets in the form of agent frameworks, one module each; a module imports only its framework."""
+"""Tool sets as tools of agent frameworks: one module for each framework, which imports no other framework."""
