@@ -87,7 +87,7 @@ class MCPClient:
             self._connection.state = MCPClientState.FAILED
 
     async def refresh(self) -> None:
-        """List the tools again and update the registries."""
+        """List the tools again, and update the registries that were passed to `register_all`."""
         await self._list_from(await self._connection.get_session())
 
     def has_tool(self, name: str) -> bool:
@@ -174,7 +174,8 @@ class MCPClient:
     async def _on_changed(self, session: ServerSession) -> None:
         """List the tools again after a change or a reconnect; a failure leaves the operations unchanged.
 
-        The connection's owner task runs this. It must not wait for another session, which only that task can open.
+        The connection's owner task runs this method. Only that task can open a session, so that the method must
+        not wait for a new session.
         """
         try:
             await self._list_from(session)
@@ -185,7 +186,8 @@ class MCPClient:
 def create_mcp_client(name: str, config: MCPClientConfig | Mapping[str, Any]) -> AwaitableContext[MCPClient]:
     """Connect to a server and list its tools; raise `CallError` if that fails.
 
-    Await it, or use it with `async with`, which closes the client. `config` may be a mapping in editors' format.
+    Await it, or use it with `async with`, which closes the client. `config` may also be a mapping with the
+    fields that editors use in `mcpServers`.
     """
     return AwaitableContext(_open_client(name, config))
 
@@ -207,7 +209,10 @@ async def close_mcp_client(client: MCPClient) -> None:
 def _update(
     registry: OperationCatalogue, before: Mapping[str, Operation[Any]], after: Mapping[str, Operation[Any]], server: str
 ) -> None:
-    """Apply the difference of two lists to a registry; operations of other sources stay."""
+    """Register the new and changed operations of `after`, and unregister those that only `before` has.
+
+    Operations of other sources stay registered.
+    """
     for operation_id, operation in before.items():
         if operation_id not in after and registry.get_operation(operation_id) is operation:
             registry.unregister(operation_id)

@@ -28,7 +28,7 @@ class MCPServerRequest(msgspec.Struct, frozen=True):
 
 
 ServerRequestHandler = Callable[[MCPServerRequest], Awaitable[Mapping[str, Any] | None]]
-"""Returns the protocol's result as a mapping; None declines."""
+"""Function that handles a request of a server. It returns the result as in the protocol, or None to decline."""
 
 
 class MCPOAuth(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,16 +38,16 @@ class MCPOAuth(msgspec.Struct, frozen=True, kw_only=True):
     """The directory for tokens and registrations: one private file per server URL."""
     scope: str | None = None
     client_id: str | None = None
-    """A registered client; without it the client registers itself."""
+    """The id of a client registered with the authorisation server. If it is None, this client registers itself."""
     client_secret: str | None = None
     client_name: str = "operations"
     client_metadata_url: str | None = None
     """An https URL that describes this client, for authorisation servers that accept it as the client id."""
     redirect_uri: str = "http://localhost:8765/callback"
     open_url: Callable[[str], Awaitable[None]] | None = None
-    """Shows the user the URL for consent. Without it the client credentials grant is used."""
+    """Function that shows the user the URL for consent. Without this function, the client credentials grant is used."""
     wait_for_redirect: Callable[[], Awaitable[str]] | None = None
-    """Returns the whole URL that the user's browser was redirected to."""
+    """Function that returns the whole URL to which the user's browser was redirected after consent."""
     issuer: str | None = None
     """The authorisation server of `client_id` and `client_secret`, by default the MCP server itself.
 
@@ -74,9 +74,11 @@ class MCPClientConfig(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float | None = 300.0
     """Seconds a call without a deadline may take; None for no limit."""
     connect_timeout: float = 30.0
-    """Seconds for starting and initialising the server, and again for listing its tools."""
+    """Time limit in seconds for starting and initialising the server. Listing the tools has a separate limit of the
+    same length.
+    """
     max_message_bytes: int = 256 * MEBIBYTE
-    """Largest message in either direction, after decompression; an event stream is limited event by event."""
+    """Largest message in either direction, after decompression. In an event stream, the limit applies to each event."""
     protocol: str = "auto"
     """`auto` negotiates a version and falls back to the `initialize` handshake. `legacy` uses only the handshake. With
     a version such as `2026-07-28`, the client requests that version, and does not fall back if the server rejects it.
@@ -84,9 +86,9 @@ class MCPClientConfig(msgspec.Struct, frozen=True, kw_only=True):
     elicitation: ServerRequestHandler | None = None
     sampling: ServerRequestHandler | None = None
     on_request: Callable[[HTTPRequest], None] | None = None
-    """Receives the head of each HTTP request."""
+    """Called with the method, URL and headers of each HTTP request."""
     on_response: Callable[[HTTPRequest, int, Sequence[tuple[str, str]]], None] | None = None
-    """Receives each HTTP response's request, status and headers."""
+    """Called for each HTTP response with its request, its status and its headers."""
     trace: bool = True
     """Whether `traceparent` and `tracestate` of a call's metadata are sent to the server."""
     identity_fields: Sequence[str] = ()
@@ -109,7 +111,10 @@ class MCPClientConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise CallError(ErrorCode.VALIDATION_ERROR, message)
 
     def _misplaced(self) -> list[str]:
-        """Return the names of fields that belong to the other kind of server."""
+        """Return the names of the fields that contradict this config.
+
+        These are fields for a `url` in a config with a `command`, or the opposite.
+        """
         if self.url is None:
             other: dict[str, Any] = {"headers": self.headers, "oauth": self.oauth, "sse": self.sse}
         else:

@@ -85,7 +85,7 @@ class MCPConnection:
             raise outcome
 
     async def get_session(self) -> ServerSession:
-        """Return the session, or the next one if it is being renewed; raise `UNAVAILABLE` if that fails."""
+        """Return the session; while it is renewed, wait for the next one. Raise `UNAVAILABLE` if that fails."""
         if self.session is not None:
             return self.session
         if self._outcome is None or self._is_closing:

@@ -1,7 +1,8 @@
-"""Streamable HTTP transport: the SDK's, over an HTTP client that reports failures as responses and limits bodies.
+"""Streamable HTTP transport: the SDK's transport with an HTTP client of this library.
 
-In the SDK's transport, a refused connection or failed authorisation ends the whole session, and bodies are unlimited.
-This client responds to such a request with a JSON-RPC error that states whether the server may have received it.
+With the HTTP client of the SDK, a refused connection or a failed authorisation ends the whole session, and the size of
+bodies is not limited. `ErrorReportingClient` limits the size, and returns a JSON-RPC error as the response to a request
+that fails. If the request or its response was lost, the error states whether the server may have executed the request.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from operations.sources.mcp.oauth import oauth_provider
 from operations.sources.mcp.protocol import RequestFailedError, RequestLostError, explain
 
 LOST = "operations/lost"
-"""Field of an error's data that marks the errors that this client generates."""
+"""Field in the `data` of the JSON-RPC errors that `ErrorReportingClient` generates for lost requests."""
 NOTIFICATION_SECONDS = 5.0
-"""Time limit of a notification: until it is answered, the SDK sends no other messages."""
+"""Time limit for the POST of a notification or of a response: the SDK sends no other messages until the POST ends."""
 MAX_OTHER_BYTES = 1024 * 1024
-"""Maximum number of bytes read of error bodies and of responses outside the protocol."""
+"""Maximum number of bytes that are read from an error response, or from an authorisation server's response."""
 DECODED_CHUNK_BYTES = 1024 * 1024
 """Maximum size of the chunks that httpx2 decompresses."""
 EVENT_PIECE_BYTES = 16 * 1024
@@ -79,7 +80,7 @@ class ErrorReportingClient(httpx2.AsyncClient):
         self._max_bytes = config.max_message_bytes
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        """Send a request; every POST of the protocol gets a response."""
+        """Send a request; if a POST fails, return a JSON-RPC error as its response instead of raising."""
         if request.method == "GET":
             return await self._open_notifications(request, options)
         if request.method != "POST":
@@ -132,8 +133,9 @@ class ErrorReportingClient(httpx2.AsyncClient):
         response.headers.pop("content-encoding", None)
 
     def _explain_status(self, request: httpx2.Request, response: httpx2.Response, body: bytes) -> httpx2.Response:
-        """Return the response unchanged if it is a JSON-RPC error or a 404; return a JSON-RPC error in place of any
-        other response, and of the response for an expired session.
+        """Return a JSON-RPC error for a response with status 400 or above.
+
+        The response itself is returned if it is a JSON-RPC error or has status 404, unless the session is expired.
         """
         status = response.status_code
         error = _rpc_error(body)
@@ -200,9 +202,9 @@ class _LimitedBody(httpx2.AsyncByteStream):
 
 
 class _EventBytes(httpx2.AsyncByteStream):
-    """The decompressed bytes of an event stream in small pieces: other tasks run between them.
+    """The decompressed bytes of an event stream in small pieces, between which other tasks can run.
 
-    A received chunk may decompress to hundreds of megabytes, whose lines are parsed without suspending.
+    A received chunk may decompress to hundreds of megabytes. The SDK would parse all its lines before other tasks run.
     """
 
     def __init__(self, response: httpx2.Response) -> None:
@@ -241,7 +243,7 @@ class _ChangedEvents(httpx2.AsyncByteStream):
 
 
 def actual_failure(error: RequestFailedError) -> RequestLostError | RequestFailedError:
-    """Return the failure behind an error that this client or the SDK generated, else the error itself."""
+    """Return the original failure if `ErrorReportingClient` or the SDK generated the error, else the error itself."""
     data = error.data.get(LOST) if isinstance(error.data, Mapping) else None
     if isinstance(data, Mapping):
         return RequestLostError(

@@ -14,14 +14,14 @@ _log = logging.getLogger("operations.mcp")
 MAX_PAGES = 1_000
 MAX_ITEMS = 100_000
 MAX_LIST_BYTES = 64 * 1024 * 1024
-"""Maximum size of all pages of a list, in JSON bytes."""
+"""Maximum size of all pages of a list together, in bytes of JSON."""
 MAX_TOOLS = 10_000
 MAX_TOOL_LIST_BYTES = 16 * 1024 * 1024
-"""As `MAX_LIST_BYTES`, but for lists of tools: they stay in memory."""
+"""The same maximum for a list of tools. It is lower because tools stay in memory."""
 MAX_DEPTH = 200
 """Maximum depth of nesting in a message; the SDK's JSON parser accepts no more."""
 TOO_DEEP = "operations/too-deep"
-"""Field that replaces the contents of a listed tool deeper than `MAX_DEPTH`."""
+"""Field that replaces the contents of a listed tool that is nested deeper than `MAX_DEPTH` levels."""
 
 Fetch = Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 """Function that sends a request with a method and parameters, and returns the result."""
@@ -62,7 +62,7 @@ class _List:
         self._max_bytes = max_bytes
 
     def add(self, listed: Any) -> str | None:
-        """Add the items of a page."""
+        """Add the items of a page; return the limit that they exceed, or None."""
         for item in listed if isinstance(listed, list) else ():
             self._size += len(msgspec.json.encode(item))
             if self._size > self._max_bytes:
@@ -73,7 +73,7 @@ class _List:
         return None
 
     def follow(self, cursor: Any) -> str | None:
-        """Record the cursor of the next page."""
+        """Record the cursor of the next page; return why that page must not be fetched, or None."""
         if not isinstance(cursor, str):
             return None
         if cursor in self._cursors:
@@ -111,7 +111,7 @@ def is_too_deep(text: bytes) -> bool:
 
 
 def _truncate_deep(text: bytes) -> bytes:
-    """Return JSON with every value deeper than `MAX_DEPTH` replaced by a marker; it does not recurse."""
+    """Return JSON with every value deeper than `MAX_DEPTH` replaced by a marker, without recursion."""
     parts: list[bytes] = []
     start = depth = 0
     for token in _TOKENS.finditer(text):

@@ -29,7 +29,7 @@ class MCPClientLoader:
         self, *, elicitation: ServerRequestHandler | None = None, sampling: ServerRequestHandler | None = None
     ) -> None:
         self.errors: dict[str, CallError] = {}
-        """Errors of the servers that failed, by name."""
+        """The errors of the servers that failed, by server name."""
         self._handlers = {"elicitation": elicitation, "sampling": sampling}
         self._clients: dict[str, MCPClient] = {}
 
@@ -86,7 +86,10 @@ class MCPClientLoader:
             self._report(client.name, error)
 
     def _is_free(self, name: str) -> bool:
-        """Whether a namespace is free; the namespace of a closed or failed client may be reused."""
+        """Whether no open client uses the namespace of the server `name`; report an error if one does.
+
+        The namespace of a closed or failed client may be reused.
+        """
         for known, client in self._clients.items():
             if client.state not in _ENDED and client.namespace == namespace_of(name):
                 message = f"MCP server {name!r}: namespace {client.namespace!r} is used by server {known!r}"

@@ -35,7 +35,7 @@ async def negotiate(
     protocol: str,
     seconds: float,
 ) -> None:
-    """Agree on a version; `auto` tries discovery first and falls back to the handshake."""
+    """Agree on a protocol version with the server; `auto` tries discovery first and falls back to the handshake."""
     if protocol == "legacy":
         await client.initialize()
         return
@@ -74,7 +74,7 @@ class _Discovery:
         self._seconds = seconds
 
     async def __call__(self, version: str) -> types.DiscoverResult | None:
-        """Return the result; None if it is invalid, or if all its versions need a handshake."""
+        """Return the server's response; None if it is invalid, or if all versions in it need a handshake."""
         meta = {
             types.PROTOCOL_VERSION_META_KEY: version,
             types.CLIENT_INFO_META_KEY: dump_model(client_info()),
@@ -100,7 +100,10 @@ class _Discovery:
 
 
 def _common_version(error: MCPError) -> str | None:
-    """Return the newest version without a handshake among those that a server offers when it rejects a version."""
+    """Return the newest version without a handshake that the server lists in an error which rejects a version.
+
+    Return None if the error has another cause, or lists no such version.
+    """
     if error.code != types.UNSUPPORTED_PROTOCOL_VERSION or not isinstance(error.data, dict):
         return None
     supported = error.data.get("supported")

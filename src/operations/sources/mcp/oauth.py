@@ -31,7 +31,7 @@ class FileTokenStorage:
     def __init__(self, directory: str | Path, url: str) -> None:
         host = urlsplit(url).hostname or "server"
         self.known_client: OAuthClientInformationFull | None = None
-        """A pre-registered client; it is not stored here."""
+        """A client that the user has registered; it is not stored in the file."""
         self.path = Path(directory).expanduser() / f"{host}-{hashlib.sha256(url.encode()).hexdigest()[:16]}.json"
 
     async def get_tokens(self) -> OAuthToken | None:
@@ -86,7 +86,7 @@ class _UserConsent(OAuthClientProvider):
 
 
 class _ClientCredentials(ClientCredentialsOAuthProvider):
-    """The SDK's provider for client credentials, which are sent only to its issuer."""
+    """The SDK's provider for client credentials, which are sent only to the authorisation server `issuer`."""
 
     def _select_authorization_server(self, advertised: list[str]) -> str:
         assert self._issuer is not None
@@ -94,7 +94,7 @@ class _ClientCredentials(ClientCredentialsOAuthProvider):
 
 
 def _choose_server(advertised: list[str], issuer: str) -> str:
-    """Return the issuer if the MCP server names it; otherwise the client's secret must not be sent."""
+    """Return the advertised server that is the issuer; raise if there is none: no other server may get the secret."""
     for server in advertised:
         if issuers_match(server, issuer):
             return server

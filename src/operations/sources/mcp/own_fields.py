@@ -16,13 +16,15 @@ from operations.wire import PLAIN, pointer
 OWN = "operations/client"
 """The `_meta` key by which a client of this library requests whole envelopes."""
 STREAM = "operations/stream"
-"""The `_meta` key of a request for the items of a stream as progress."""
+"""The `_meta` key of a request that asks for the items of a stream as progress notifications."""
 SPEC = "operations/spec"
 """The `_meta` key of a listed tool with the id, type and version of its operation."""
 ERROR = "operations/error"
 """The `_meta` key of an error result: code, message and details."""
 ENVELOPE = "operations/envelope"
-"""The `_meta` key of a result for a client of this library: the envelope as JSON text, with bytes marked."""
+"""The `_meta` key of a result for a client of this library: the envelope as JSON text in which
+bytes are `{"$bytes": …}`.
+"""
 BYTES = "operations/bytes"
 """The `_meta` key of a request or a result; its value has the JSON pointers of the strings that are bytes in base64."""
 WRAPPED = "operations/wrapped"
@@ -37,7 +39,9 @@ _DEEPEST = 1_000
 
 
 def plain_json(value: Any) -> tuple[Any, list[str]]:
-    """Return a value with its bytes as base64 strings, and their JSON pointers; raise a CallError for other types.
+    """Return a value with bytes as base64 strings, and the JSON pointers of these strings.
+
+    Raise a CallError for types that JSON does not have.
 
     A value without bytes is returned unchanged.
     """
@@ -121,7 +125,7 @@ _NAMES = frozenset({"properties", "patternProperties", "$defs", "dependentSchema
 
 
 def move_references(node: Any, old: str, new: str, *, _names: bool = False) -> Any:
-    """Copy a JSON Schema that moves within its document: references below `old` become references below `new`."""
+    """Return a copy of a JSON Schema in which references to `old`, or to a path below it, refer to `new` instead."""
     if isinstance(node, list):
         return [move_references(item, old, new) for item in node]
     if not isinstance(node, Mapping):

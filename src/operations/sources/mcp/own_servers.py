@@ -1,7 +1,7 @@
-"""MCP servers of this library: each tool is imported as the operation it was made from, with the same results.
+"""MCP servers of this library: each tool is imported as the operation it was made from, and returns the same results.
 
-`_meta` carries data without a field in the protocol: ids, types, whole envelopes, error codes. The ids of imported
-operations always start with the namespace of this client.
+`_meta` contains the data for which the protocol has no field: ids, types, whole envelopes, error codes. The ids of
+imported operations always start with the namespace of this client.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ _ID = re.compile(f"({NAMESPACE_PATTERN[1:-1]})\\.({NAME_PATTERN[1:-1]})")
 _TYPES = frozenset(OperationType)
 _LAST_ITEM_SECONDS = 5.0
 _MOST_WAITING = 10_000
-"""Largest number of unread items of a stream; more end the stream, because the server cannot be slowed down."""
+"""Largest number of unread items of a stream. Further items end the stream, because the client cannot slow down the
+server.
+"""
 
 
 def is_own(tool: Mapping[str, Any]) -> bool:
@@ -125,7 +127,7 @@ class _OwnRunner(ToolRunner):
         self._wraps_input = wraps_input
 
     def request(self, input: Any) -> MCPRequest:
-        """Return the request for an input, with its bytes marked."""
+        """Return the request for an input; bytes become base64 strings, and `_meta` has their JSON pointers."""
         arguments, places = plain_json({INPUT: input} if self._wraps_input else input)
         if not isinstance(arguments, Mapping):
             message = f"invalid input of {self._spec.id}: expected an object, not {type(input).__name__}"
@@ -133,7 +135,7 @@ class _OwnRunner(ToolRunner):
         return self.tool_request(arguments, {OWN: 1, **({BYTES: places} if places else {})})
 
     def read(self, result: Mapping[str, Any]) -> ResponseEnvelope[Any]:
-        """Return the envelope of the server's `execute`, or raise its error."""
+        """Return the envelope that the operation returned at the server, or raise the error that it raised."""
         return read_own(result, self._spec.output_schema)
 
     async def items(self, input: Any, context: OperationContext) -> AsyncIterator[ResponseEnvelope[Any]]:

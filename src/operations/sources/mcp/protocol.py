@@ -22,7 +22,7 @@ HEADER_MISMATCH = -32020
 
 
 class MCPServerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Name, version and capabilities of a server, from the handshake."""
+    """Name, version and capabilities of a server, from the handshake or the discovery request."""
 
     name: str = ""
     version: str = ""
@@ -74,7 +74,7 @@ class RequestLostError(Exception):
         super().__init__(reason)
         self.reason = reason
         self.executed: Executed = executed
-        """Whether the server may have executed the request."""
+        """`unknown` if the server may have executed the request, else `no`."""
         self.sent = sent
         """Whether a part of the request may have reached the server."""
         self.renew = renew
@@ -94,7 +94,7 @@ _CODES = {
 
 
 def call_error(error: RequestFailedError | RequestLostError | RequestTimeoutError, server: str, what: str) -> CallError:
-    """Return the CallError for a failed request; `what` names its subject, such as `tool 'add'`."""
+    """Return the CallError for a failed request; `what` is what the request concerns, such as `tool 'add'`."""
     subject = f"MCP server {server!r}, {what}"
     if isinstance(error, RequestTimeoutError):
         return CallError(
@@ -112,14 +112,14 @@ def call_error(error: RequestFailedError | RequestLostError | RequestTimeoutErro
 
 
 def unavailable(server: str, reason: str, *, executed: Executed = "no") -> CallError:
-    """Return the error for a server that cannot be reached; `executed` is whether the call may have run."""
+    """Return the error for a server that cannot be reached; `executed` is `unknown` if the call may have run."""
     return CallError(
         ErrorCode.UNAVAILABLE, f"MCP server {server!r}, {reason}", {"server": server, "executed": executed}
     )
 
 
 def explain(error: BaseException) -> str:
-    """Return one line for an exception, including its notes and the members of a group."""
+    """Return one line for an exception, including its notes; for an exception group, all its exceptions."""
     if isinstance(error, BaseExceptionGroup):
         reasons = [explain(member) for member in error.exceptions]
     elif isinstance(error, CallError):

@@ -16,7 +16,7 @@ from operations.sources.mcp.tools import ServerOrigin
 from operations.spec import Operation, OperationSpec, OperationType
 
 OFFERS = "mcpOffers"
-"""The annotation of these operations with their kind, for example `resources.list`."""
+"""The annotation with the kind of a resource or prompt operation, for example `resources.list`."""
 _TEXT = {"type": "string"}
 _OBJECTS = {"type": "array", "items": {"type": "object"}}
 _NOTHING: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -69,7 +69,7 @@ class _Handlers:
         self._origin = origin
 
     async def list_resources(self, input: Any, context: OperationContext) -> ResponseEnvelope[Any]:
-        """Return resources and resource templates, all pages."""
+        """Return the resources and resource templates of all pages."""
         resources = await self._list("resources/list", "resources", context)
         try:
             templates = await self._list("resources/templates/list", "resourceTemplates", context)
@@ -81,7 +81,7 @@ class _Handlers:
         return mcp_envelope({"resources": resources, "resourceTemplates": templates})
 
     async def read_resource(self, input: Any, context: OperationContext) -> ResponseEnvelope[Any]:
-        """Return the contents at a URI, each as a content block too."""
+        """Return the contents at a URI; each is also a content block of the envelope."""
         uri = input["uri"]
         result = await self._request("resources/read", {"uri": uri}, f"resource {uri!r}", context)
         contents = [item for item in _items(result, "contents") if isinstance(item, Mapping)]
@@ -89,7 +89,7 @@ class _Handlers:
         return mcp_envelope(contents, content=blocks, extensions=_meta(result))
 
     async def list_prompts(self, input: Any, context: OperationContext) -> ResponseEnvelope[Any]:
-        """Return the prompts, all pages."""
+        """Return the prompts of all pages."""
         return mcp_envelope(await self._list("prompts/list", "prompts", context))
 
     async def get_prompt(self, input: Any, context: OperationContext) -> ResponseEnvelope[Any]:

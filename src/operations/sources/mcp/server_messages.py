@@ -54,7 +54,10 @@ class ServerRequests:
             self._handlers[SAMPLE] = config.sampling
 
     async def respond(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the handler's result; raise `RequestFailedError` without a handler or a result."""
+        """Return the handler's result; raise `RequestFailedError` without a handler, if it fails or if too many run.
+
+        If the handler returns None, an elicitation returns `{"action": "decline"}`, and a sampling request raises.
+        """
         handler = self._handlers.get(method)
         if handler is None:
             raise RequestFailedError(types.INVALID_REQUEST, f"{method} is not supported by this client")
@@ -125,9 +128,10 @@ class ServerRequests:
 
 
 def substitute(message: bytes) -> bytes | None:
-    """Return a substitute for a message that the SDK cannot parse: without its deep tools, or an error response.
+    """Return a replacement for a message that the SDK cannot parse; None if the SDK can parse it.
 
-    Return None for a message that the SDK can parse, and if there is no substitute.
+    The replacement is the same message without its too deeply nested tools, or else an error response. A message that
+    is not a response has no replacement: return None as well.
     """
     problem = _problem(message)
     if problem is None:

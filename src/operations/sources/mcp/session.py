@@ -198,7 +198,7 @@ def _server_info(client: ClientSession) -> MCPServerInfo:
 
 
 class WatchedStream:
-    """A transport's incoming messages; reports their end before the SDK reacts to it."""
+    """The incoming messages of a transport; calls `on_ended` at their end, before the SDK handles the end."""
 
     def __init__(self, stream: Any, on_ended: Callable[[], None]) -> None:
         self.has_ended = False

@@ -1,9 +1,9 @@
-"""HTTP+SSE transport of protocol version 2024-11-05: the SDK's, for servers that have no streamable HTTP yet.
+"""HTTP+SSE transport of protocol version 2024-11-05, for servers that do not have streamable HTTP yet.
 
-In the SDK's transport, a POST that fails is only logged, and its request waits until its time limit. Here a failed POST
-ends the session, so that the request fails and the next call opens another session. If a server names no endpoint, or
-an endpoint at another origin, connecting fails after `connect_timeout`. An event has at most 1 MiB. A response that the
-SDK cannot read becomes an error response; the SDK would ignore it.
+The SDK's transport only logs a POST that fails, and the caller waits until the time limit. With the HTTP client of this
+module, a failed POST ends the session, so that the request fails and the next call opens another session. If a server
+names no endpoint, or an endpoint at another origin, connecting fails after `connect_timeout`. An event has at most
+1 MiB. A response that the SDK cannot read becomes an error response; the SDK would ignore it.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ async def sse_transport(config: MCPClientConfig, on_ended: Callable[[], None]) -
 
 
 class _SSEClient(ErrorReportingClient):
-    """An HTTP client whose failed POST ends the session; bodies are limited, and the stream of events may be idle."""
+    """An HTTP client that ends the session if a POST fails. Bodies are limited; the event stream has no idle limit."""
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        """Send a request."""
+        """Send a request; end the session if it fails."""
         if request.method == "GET":
             request.extensions["timeout"] = {**request.extensions.get("timeout", {}), "read": None}
         try:

@@ -73,7 +73,7 @@ async def stdio_transport(name: str, config: MCPClientConfig) -> AsyncIterator[S
 
 
 class _Sender:
-    """The sending end of the transport: requests and notifications are queued, a response waits until it is written."""
+    """The sending end: `send` queues requests and notifications, but waits until a response can be written."""
 
     def __init__(
         self, requests: MemoryObjectSendStream[SessionMessage], responses: MemoryObjectSendStream[SessionMessage]

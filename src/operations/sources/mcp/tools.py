@@ -68,10 +68,11 @@ def tool_operations(origin: ServerOrigin, listed: Iterable[Mapping[str, Any]]) -
 
 
 def assign_names(originals: Iterable[str]) -> dict[str, tuple[str, Mapping[str, Any]]]:
-    """Map tool names to operation names, each with annotations that have the original name.
+    """Return an operation name and annotations for each tool name.
 
-    Valid names never change. A mapped name that another tool has gets a suffix: a hash of the original name,
-    independent of the other tools and their order.
+    A valid name stays the same and has no annotations. For any other name, the annotations have the original name. If
+    two tools would get the same name, a changed name gets a suffix: a hash of the original name, so that it does not
+    depend on the order of the tools.
     """
     mapped = {original: map_source_name(original) for original in originals}
     claims = Counter(name for name, _ in mapped.values())
@@ -187,7 +188,7 @@ class ToolRunner:
     async def _run_task(
         self, request: MCPRequest, context: OperationContext, on_progress: OnProgress | None
     ) -> Mapping[str, Any]:
-        """Run the tool as a task of protocol version 2025-11-25: the response to `tasks/result` arrives at its end."""
+        """Run the tool as a task of protocol version 2025-11-25; `tasks/result` is answered when the task ends."""
         request = msgspec.structs.replace(request, params={**request.params, "task": {}}, repeatable=False)
         try:
             created = await self.calls.call(request, context, on_progress)
