@@ -67,7 +67,7 @@ def credential_places(chosen: Sequence[tuple[HTTPAuth, Scheme | None]]) -> set[t
 def _matching_scheme(
     auth: HTTPAuth, schemes: Mapping[str, Scheme], security: Sequence[Mapping[str, Any]]
 ) -> Scheme | None:
-    """Return the document's scheme that matches the single configured credential, for its placement."""
+    """Return the security scheme of the document that matches `auth`, the only configured credential."""
     wanted = {"api_key": "apiKey", "oauth2": "oauth2"}.get(auth.type)
     names = [name for alternative in security for name in alternative] or list(schemes)
     for name in names:
@@ -100,11 +100,15 @@ class CredentialSource:
     def choose(
         self, security: Sequence[Mapping[str, Any]], own: HTTPAuth | None
     ) -> Sequence[tuple[HTTPAuth, Scheme | None]]:
-        """Return the credentials for an operation: those of the call, or the configured ones that it requires."""
+        """Return the credentials for an operation: `own`, the credential of the call, if there is one; otherwise the
+        configured credentials that the operation requires.
+        """
         return choose_credentials(self._auth if own is None else own, self._schemes, security)
 
     async def resolve(self, chosen: Sequence[tuple[HTTPAuth, Scheme | None]], timeout: float) -> RequestCredentials:
-        """Return the chosen credentials in request form; a token is fetched within `timeout` seconds."""
+        """Return the chosen credentials as headers, query parameters and cookies; fetching a token may take `timeout`
+        seconds.
+        """
         shown = [await self._resolve(auth, scheme, timeout) for auth, scheme in chosen]
         return RequestCredentials(
             [pair for part in shown for pair in part.headers],

@@ -89,12 +89,12 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
 
     media_type: str
     encoding: Mapping[str, Mapping[str, Any]]
-    """The OAS encoding of its properties, for forms."""
+    """The OAS encoding of the body's properties, for forms."""
     members: frozenset[str] | None
-    """The names of the object's properties; None for a body that is not a plain object."""
+    """The names of the body's properties; None for a body that is not a plain object."""
     required: Sequence[str] = ()
     is_open: bool = False
-    """Whether the object may have other properties as well."""
+    """Whether the body may have other properties as well."""
     hint: Mapping[str, Any] | None = None
     """Schema of a multipart body, to distinguish files from strings."""
     schema: Schema | None = None
@@ -189,7 +189,9 @@ class BodyPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _accepting(formats: Sequence[Format], value: Any) -> Sequence[Format]:
-    """Return the formats whose schema accepts the value; all of them if none does, or if files determine the format."""
+    """Return the formats whose schema accepts the value; all formats if no schema does, or if
+    files determine the format.
+    """
     if len(formats) < 2 or _shape_of(value) in ("file", "object with files"):
         return formats
     return [kind for kind in formats if kind.schema is None or kind.schema.check(value)] or formats

@@ -91,20 +91,20 @@ class HTTPServiceConfig(msgspec.Struct, frozen=True, kw_only=True):
     prefix.
     """
     base_url: str | None = None
-    """Replaces the document's servers."""
+    """The base URL of all requests; it replaces the servers that the document declares."""
     server_variables: Mapping[str, str] = {}
     headers: Mapping[str, str] = {}
     content_types: Sequence[str] = ()
     """Preferred media types of request bodies, best first, for operations with several suitable ones."""
     auth: HTTPAuth | Mapping[str, HTTPAuth] | None = None
-    """One credential for every call, or several by the document's security scheme names."""
+    """One credential for every call, or a mapping from the names of the document's security schemes to credentials."""
     credential_origins: Sequence[str] = ()
     """Further origins, such as `https://login.example.com`, that receive `auth` and `headers`.
 
     The origin of `base_url`, or without it the origin that the document was requested from, always receives them.
     """
     timeout: float = 30.0
-    """Time limit in seconds for a call; for a streamed response, until its headers."""
+    """Time limit in seconds for a call; for a streamed response, the limit ends when its headers arrive."""
     idle_timeout: float | None = None
     """Time limit in seconds between pieces of an event stream or download; none by default."""
     retry: HTTPRetry = HTTPRetry()
@@ -113,7 +113,7 @@ class HTTPServiceConfig(msgspec.Struct, frozen=True, kw_only=True):
     proxy: str | None = None
     output_policy: Policy | None = None
     reconnect: int = 0
-    """Maximum number of reconnections of a stream with `Last-Event-ID`."""
+    """Maximum number of times that an interrupted stream is resumed with `Last-Event-ID`."""
     cache: bool = False
     """Whether responses with a validator (`ETag`, `Last-Modified`) are cached and revalidated."""
     on_request: RequestHook | None = None
@@ -143,8 +143,8 @@ class HTTPServiceConfig(msgspec.Struct, frozen=True, kw_only=True):
 class HTTPCallOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of one call: pass them as `metadata={"http": HTTPCallOptions(...)}` in the call's context.
 
-    Only an instance of this class counts, never a mapping from a message. So a remote caller can neither set headers
-    nor write files.
+    Only an instance of this class is accepted; a mapping is ignored. A remote caller can send only a mapping, and can
+    therefore neither set headers nor write files.
     """
 
     headers: Mapping[str, str] = {}
@@ -157,7 +157,7 @@ class HTTPCallOptions(msgspec.Struct, frozen=True, kw_only=True):
     download_to: str | os.PathLike[str] | None = None
     """Path that the body is written to as it arrives; `data` is then the path and the size."""
     url: str | None = None
-    """URL to send the request to, for the next page of a list; its origin must be the API's."""
+    """URL to send the request to, such as the next page of a list; it must have the origin of the API."""
 
     def __post_init__(self) -> None:
         if self.auth is not None:

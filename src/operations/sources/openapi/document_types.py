@@ -46,7 +46,10 @@ OpenAPIOperation = TypedDict(
 
 
 class OpenAPISpec(TypedDict, total=False):
-    """An OpenAPI document, for `from_openapi`, which also accepts any mapping. Each method is an `OpenAPIOperation`."""
+    """An OpenAPI document, for `from_openapi`, which also accepts any mapping.
+
+    In `paths`, the value of each method of a path is an `OpenAPIOperation`.
+    """
 
     openapi: str
     swagger: str

@@ -118,7 +118,10 @@ def read_document(text: bytes | str | Mapping[str, Any], name: str) -> Mapping[s
 
 
 def _is_valid(document: Any) -> bool:
-    """Whether every key is a string, and every string valid: other parsers return numbers and lone surrogates."""
+    """Whether every key is a string, and every string is valid Unicode.
+
+    A document from another parser may have numbers as keys, and lone surrogates in strings.
+    """
     pending, seen = [document], {id(document)}
     while pending:
         node = pending.pop()
@@ -155,7 +158,7 @@ class DocNode(NamedTuple):
         return "".join(f"/{quote(key.replace('~', '~0').replace('/', '~1'), safe='~')}" for key in self.keys)
 
     def get(self, *keys: str) -> DocNode:
-        """Return the node below this one; its value is None if there is none."""
+        """Return the node at `keys` below this one; if the document has no such node, its value is None."""
         value = self.value
         for key in keys:
             value = value.get(key) if isinstance(value, Mapping) else None
@@ -171,13 +174,13 @@ class DocNode(NamedTuple):
                 yield str(index), DocNode(item, self.address, (*self.keys, str(index)))
 
     def text(self, key: str) -> str:
-        """Return a property that is a string; empty for any other."""
+        """Return the string at `key`; an empty string if the property is missing or not a string."""
         value = self.value.get(key) if isinstance(self.value, Mapping) else None
         return value if isinstance(value, str) else ""
 
 
 class Documents:
-    """A document and those it refers to, by address; nothing is fetched except through `loader`."""
+    """A document and the documents that it refers to, by address; nothing is fetched except through `loader`."""
 
     def __init__(
         self, main: Mapping[str, Any], address: str = MAIN, *, loader: Callable[[str], Any] | None = None
@@ -243,7 +246,7 @@ class Documents:
             return node
 
     def declared_type(self, schema: DocNode) -> str | None:
-        """Return the type that a schema declares; None for none or several."""
+        """Return the type that a schema declares; None if it declares no type or several."""
         kind = self.follow_if_found(schema).get("type").value
         return kind if isinstance(kind, str) else None
 

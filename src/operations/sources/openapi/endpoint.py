@@ -61,7 +61,7 @@ class NameAllocator:
         self._taken: set[str] = set()
 
     def assign(self, operation_id: object, method: str, path: str) -> tuple[str, dict[str, Any]]:
-        """Return a name; if it differs from the original, with annotations that have the original."""
+        """Return a name and annotations; the annotations have the `operationId` if the name differs from it."""
         if isinstance(operation_id, str) and operation_id.strip():
             name, annotations = map_source_name(operation_id)
         else:
@@ -95,7 +95,9 @@ class OpenAPIEndpoint:
     """One operation of a document."""
 
     _last_described: tuple[int, str] | None = None
-    """Status and content type of the last response that the output schema applies to: most responses are alike."""
+    """Status and content type of the last response to which the output schema applied. Most responses have the same, so
+    that they need no further check.
+    """
 
     def __init__(self, service: HTTPService, reader: TemplateReader, names: NameAllocator, found: FoundEntry) -> None:
         self._entry, raw = found

@@ -26,7 +26,7 @@ from operations.sources.openapi.uploads import Content, Upload, is_file, upload_
 _LINE_BREAK = re.compile(r"\r\n|\r|\n")
 
 Encoding = Mapping[str, Any]
-"""OAS encoding of one property; also `collectionFormat`, for Swagger 2.0 form parameters."""
+"""OAS encoding of one property. For Swagger 2.0 form parameters, it may also have `collectionFormat`."""
 
 
 def encode_form(value: Mapping[str, Any], encoding: Mapping[str, Encoding]) -> bytes:
@@ -57,7 +57,7 @@ def _property_pairs(name: str, value: Any, encoding: Encoding) -> Pairs:
 
 
 def styled_parameter(name: str, encoding: Encoding) -> Parameter | None:
-    """Return a property with a style as a parameter; None if its content type determines the encoding."""
+    """Return the parameter that encodes a property in its style; None if the content type determines the encoding."""
     style, explode = encoding.get("style"), encoding.get("explode")
     reserved, collection_format = encoding.get("allowReserved"), encoding.get("collectionFormat")
     if style is None and explode is None and reserved is None and collection_format is None:

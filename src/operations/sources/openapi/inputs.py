@@ -34,7 +34,7 @@ _MAX_DEPTH = 20
 _MAX_INPUT_DEPTH = 12
 
 Compile = Callable[[Any], Schema]
-"""Makes a schema of a part of the document, on first use."""
+"""Function that makes a `Schema` from a JSON Schema in the document; the `Schema` is compiled on first use."""
 
 
 class InputField(msgspec.Struct, frozen=True):
@@ -58,7 +58,7 @@ class InputPlan(msgspec.Struct, frozen=True):
 def plan_input(
     documents: Documents, compile: Compile, fields: Sequence[InputField], body: DocNode | None, notes: list[str]
 ) -> InputPlan:
-    """Merge parameters and body into one object; colliding names get a prefix."""
+    """Merge parameters and body into one object; parameters with the same name get their location as a prefix."""
     parameters, properties, required = _plan_parameters(fields)
     plan = None
     if body is not None:
@@ -88,7 +88,10 @@ def _choices(plan: BodyPlan) -> list[dict[str, Any]]:
 
 
 def _dependent(plan: BodyPlan) -> dict[str, list[str]]:
-    """Return the properties that each property of an optional, flattened body requires: all are given, or none."""
+    """Return which other properties each property of a flattened body requires, if the body is optional.
+
+    An input either has all required properties of the body, or no property of the body.
+    """
     dependent = {}
     for key in plan.members or ():
         others = [name for name in plan.required_members if name != key]
@@ -157,8 +160,8 @@ def plan_body(
 ) -> PlannedBody:
     """Plan how an input contains a body; `taken` has the keys of parameters.
 
-    The body is flattened if all its schemas are plain objects. Media types with different properties are merged, and
-    the given properties select the media type.
+    The body is flattened if all its schemas are plain objects, and no property has the name of a parameter. The
+    properties of all media types are merged; the properties in an input determine the media type that is sent.
     """
     declared = _declared_content(documents, body, notes)
     contents = [_content(documents, kind, declared[kind], notes) for kind in sorted(declared, key=_preference)]
@@ -321,7 +324,10 @@ def _hint(documents: Documents, members: _Properties) -> dict[str, Any]:
 
 
 def _members_of(documents: Documents, node: DocNode, notes: list[str]) -> _Properties | None:
-    """Return the properties of a plain object schema that an input may have; None for any other schema."""
+    """Return the properties of a plain object schema, also those that are required but not described.
+
+    Return None for any other schema.
+    """
     members = _properties_of(documents, node, notes)
     if members is None:
         return None
@@ -378,7 +384,7 @@ def _add_properties(documents: Documents, members: _Properties, added: Mapping[s
 
 
 def _without_read_only(documents: Documents, members: _Properties) -> _Properties:
-    """Return the properties without read-only ones."""
+    """Return the properties that are not read-only; the names of the others are in `read_only`."""
     shown = {name: node for name, node in members.properties.items() if not _is_read_only(documents, node)}
     read_only = members.read_only | (members.properties.keys() - shown.keys())
     required = [name for name in dict.fromkeys(members.required) if name not in read_only]

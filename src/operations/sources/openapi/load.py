@@ -56,7 +56,7 @@ class OpenAPIFS(Protocol):
 
 
 class APIOperations(list[Operation[Any]]):
-    """The operations of a document and the service that calls them; leaving its block closes the connections."""
+    """The operations of a document and the service that calls them; `async with` closes the connections at its end."""
 
     def __init__(
         self,
@@ -71,9 +71,9 @@ class APIOperations(list[Operation[Any]]):
         self._problems = problems
 
     def diagnostics(self) -> dict[str, list[str]]:
-        """Return the unusable parts of the document, by operation id; `""` is the document itself.
+        """Return the unusable parts of the document, by operation id; the id `""` means the document itself.
 
-        Reads every operation, unlike loading.
+        This reads the description of every operation, which loading does not.
         """
         found = {"": list(self._problems)} if self._problems else {}
         for endpoint in self._endpoints:
@@ -252,7 +252,7 @@ def _may_be_own(body: bytes) -> bool:
 
 
 class HTTPServices:
-    """The APIs of a registry, by namespace; leaving its block closes them all."""
+    """The APIs of a registry, by namespace; `async with` removes all of them at its end."""
 
     def __init__(self, registry: OperationRegistry) -> None:
         self.registry = registry
@@ -327,7 +327,10 @@ def _not_a_document(url: str, found: str, response: HTTPResponse) -> str:
 
 
 def read_file(path: str) -> bytes:
-    """Return the content of a file. A device, which a link in the document's directory may name, may never end."""
+    """Return the content of a file; raise OSError for a device, such as `/dev/zero`, whose content may never end.
+
+    A link in the document's directory may refer to a device.
+    """
     file = Path(path)
     if file.is_char_device():
         raise OSError(errno.EINVAL, "it is a device")

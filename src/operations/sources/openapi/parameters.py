@@ -61,7 +61,9 @@ class Parameter(msgspec.Struct, frozen=True):
     media_type: str | None = None
     """Media type in which the value is encoded, for a parameter that is described by `content`."""
     collection_format: str | None = None
-    """Swagger 2.0's format of arrays, which takes precedence over the style; its default `csv` must be explicit."""
+    """Swagger 2.0's format of arrays, which takes precedence over `style`. Its default `csv` must be given,
+    too: None means a parameter of OpenAPI 3.
+    """
     allow_empty: bool = False
     """Whether an empty array or object is sent as `name=` instead of omitted."""
 
@@ -85,7 +87,7 @@ class PathTemplate:
         self._query = _TextTemplate(query, described) if query else None
 
     def fill(self, values: Mapping[str, Any]) -> tuple[str, str]:
-        """Return path and query with the values filled in; no value can leave its segment."""
+        """Return path and query with the values filled in; no value can add or remove a path segment."""
         path = self._path.fill(values)
         if self._path.parameters and _find_lost_segment(path if path.startswith("/") else f"/{path}"):
             self._path.check_segments(path)
@@ -197,7 +199,7 @@ def form_pairs(parameter: Parameter, value: Any, *, key: Encode | None = None, t
     """Encode a value as `name=value` pairs of a form, query or cookie; raise `ValueError` if that is impossible.
 
     `key` and `text` encode names and values, by default with percent-encoding. Undefined values of RFC 6570 (null, an
-    empty array or object, a null property) give no pair.
+    empty array or object, a null property) give no pair. With `allow_empty`, an empty array or object gives `name=`.
     """
     key = key or quoted
     text = text or (_quoted_but_reserved if parameter.allow_reserved else quoted)
@@ -355,7 +357,9 @@ def _holds_nan(value: Any) -> bool:
 
 
 def content_text(media_type: str, value: Any) -> str:
-    """Encode a value as text of a media type; raise `ValueError` for an array or object without such a form."""
+    """Encode a value as text of a media type; raise `ValueError` for an array or object that the media
+    type cannot represent.
+    """
     if is_json(media_type):
         return json_bytes(value).decode()
     if not isinstance(value, _CONTAINERS):

@@ -18,7 +18,7 @@ Write = Callable[[], Any]
 
 
 class DocumentSchemas:
-    """Makes the schemas of operations, whose documents are written on first use."""
+    """Makes the schemas of operations. `write`, called on first use, returns the JSON Schema document of a schema."""
 
     def __init__(self, documents: Documents) -> None:
         self._documents = documents
@@ -27,7 +27,7 @@ class DocumentSchemas:
         self._dialect = "openapi-3.0" if old else "2020-12"
 
     def input(self, write: Write) -> Schema:
-        """Return the schema of an input: read-only properties are not required, and contradictions are repaired."""
+        """Return the schema of an input. Read-only properties are not required; unsatisfiable parts are repaired."""
         return deferred_schema(write, self._inputs)
 
     def body(self, schema: Any) -> Schema:
@@ -35,7 +35,7 @@ class DocumentSchemas:
         return deferred_schema(lambda: schema, self._bodies)
 
     def output(self, write: Write) -> Schema:
-        """Return the schema of a result: write-only properties are not required, and contradictions are repaired."""
+        """Return the schema of a result. Write-only properties are not required; unsatisfiable parts are repaired."""
         return deferred_schema(write, self._outputs)
 
     def own(self, write: Write) -> Schema:

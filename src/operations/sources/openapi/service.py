@@ -170,7 +170,7 @@ class HTTPService:
         streaming: bool = False,
         extra: Sequence[tuple[str, str]] = (),
     ) -> Received:
-        """Send a request with its credentials; a token that is refused is fetched again."""
+        """Send a request with its credentials; if the server refuses the token, send it again with a new token."""
         exchange, deadline = self._exchange or self._open(), context.deadline
         credentials, cached_response = NO_CREDENTIALS, None
         for attempt in range(1, _ATTEMPTS + 1):

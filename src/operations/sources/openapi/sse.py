@@ -21,7 +21,7 @@ _LARGE_EVENT = "the data of an event exceeds {} bytes"
 
 
 class ServerSentEvent(msgspec.Struct, frozen=True, gc=False):
-    """A dispatched event: data, type, last event id at that time, and `retry`."""
+    """A dispatched event: its data, type and `retry`, and the last event id when it was dispatched."""
 
     data: str
     type: str = "message"
@@ -32,11 +32,12 @@ class ServerSentEvent(msgspec.Struct, frozen=True, gc=False):
 class SSEParser:
     """Incremental parser: converts chunks of any size to events, with bounded memory.
 
-    A line may have `max_line` bytes, and the data of an event `max_event` bytes; more ends the stream with a
-    `CallError`. Earlier events of the same chunk are returned first; the next `feed` or `close` raises.
+    A line may have `max_line` bytes, and the data of an event `max_event` bytes. A longer line or event ends the
+    stream with a `CallError`. `feed` first returns the earlier events of the same chunk; the next `feed` or `close`
+    raises the error.
 
-    `last_event_id` and `reconnection_time` (milliseconds) serve a reconnection: `close` keeps them; afterwards the
-    parser can read another stream. `skipped` counts ignored `id` and `retry` fields.
+    `last_event_id` and `reconnection_time` (milliseconds) are for a reconnection. `close` does not change them. After
+    `close`, the parser can read another stream. `skipped` counts ignored `id` and `retry` fields.
     """
 
     __slots__ = (
@@ -137,7 +138,7 @@ class SSEParser:
         self._raise_next = False  # whether the failure has not been raised yet
 
     def _strip_rest(self, chunk: bytes) -> bytes:
-        """Return the chunk without the rest of a BOM or CRLF."""
+        """Return the chunk without the rest of a BOM or CRLF that began in an earlier chunk."""
         if self._failure:
             _fail(self._failure)
         if self._prefix is None:
@@ -267,7 +268,7 @@ class SSEParser:
             self.skipped += 1
 
     def _joined(self, data: bytes | bytearray) -> bytearray:
-        """Return the block's data joined with `_extra_lines`, in a growing buffer."""
+        """Return the first data line of an event joined with the others (`_extra_lines`), in a growing buffer."""
         joined = data if isinstance(data, bytearray) else bytearray(data)
         joined += b"\n"
         joined += b"\n".join(self._extra_lines)

@@ -65,7 +65,7 @@ def modern_response(documents: Documents, response: DocNode, produces: Sequence[
 
 
 def servers(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the document's servers: host and base path under each scheme, `https` first."""
+    """Return the document's servers: a URL of host and base path for each URL scheme, `https` first."""
     base = document.get("basePath")
     path = base if isinstance(base, str) else ""
     host = document.get("host")

@@ -183,7 +183,7 @@ class TemplateReader:
     def _response_description(
         self, operation: DocNode, notes: list[str]
     ) -> tuple[ResponseDescription | None, list[str]]:
-        """Return the successful response for the output schema, and the media types of all successful responses."""
+        """Return the response that the output schema describes, and the media types of all successful responses."""
         accepts: list[str] = []
         chosen: ResponseDescription | None = None
         responses = dict(operation.get("responses").items())
@@ -221,8 +221,8 @@ class TemplateReader:
     def _event_schema(self, media: DocNode) -> DocNode:
         """Return the schema of one event of a stream.
 
-        OpenAPI 3.2 has `itemSchema`. Before, `schema` describes an event, or the stream as an array of events. A string
-        schema describes the text of the stream, not its events.
+        In OpenAPI 3.2, `itemSchema` describes an event. In older versions, `schema` describes an event, or the stream
+        as an array of events. A `schema` of type string describes the text of the stream: its events have no schema.
         """
         item = media.get("itemSchema")
         if item.value is not None:

@@ -56,7 +56,10 @@ class FileContent(msgspec.Struct, frozen=True):
 
 
 class OpenFile:
-    """A binary file that the caller opened, sent from its position; a retry starts there again if it is seekable."""
+    """A binary file that the caller opened. It is sent from the position at which the request was built.
+
+    If the file is seekable, a retry sends it from the same position.
+    """
 
     __slots__ = ("_file", "_start", "consumed", "name", "size")
 

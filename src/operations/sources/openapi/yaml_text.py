@@ -141,7 +141,7 @@ def _scalar(text: str, tag: str | None, *, plain: bool) -> Any:
 
 
 def valid_text(text: str) -> str:
-    """Return text with pairs of surrogates joined and others replaced: nothing that has one can be sent or listed."""
+    """Return text with pairs of surrogates joined and lone surrogates replaced: UTF-8 cannot encode surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
