@@ -55,7 +55,7 @@ def import_isolated(name: str, path: str, read: Callable[[ModuleType], T], *, ti
 async def in_background(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call a function in a daemon thread; cancelling the caller abandons the thread.
 
-    A thread of `asyncio.to_thread` would delay the program's exit until its module is imported.
+    The program's exit does not wait for a daemon thread; it would wait for a thread of `asyncio.to_thread`.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
@@ -78,7 +78,10 @@ async def in_background(function: Callable[P, T], *args: P.args, **kwargs: P.kwa
 
 
 class _ThreadStream:
-    """A standard stream that is replaced in one thread; a module may keep a reference to it."""
+    """Replacement for a standard stream: `other` in one thread, `usual` in all other threads.
+
+    An imported module may keep a reference to it, and use it later in another thread.
+    """
 
     def __init__(self, usual: Any, other: Any, thread: threading.Thread) -> None:
         self._usual = usual
@@ -120,7 +123,7 @@ def _directory_restored() -> Iterator[None]:
 
 
 def _explain(error: BaseException, name: str, path: str) -> str:
-    """Return one line for an error, with module names as in the source."""
+    """Return one line for an error of an import; the generated package `scanned_…` is removed from module names."""
     if isinstance(error, SyntaxError):
         where = "" if error.filename in (None, path) else f" of {error.filename}"
         reason = f"syntax error in line {error.lineno or 1}{where}: {error.msg}"
@@ -144,7 +147,7 @@ def _explain(error: BaseException, name: str, path: str) -> str:
 
 
 def _text(error: BaseException) -> str:
-    """Return the text of an error."""
+    """Return the message of an error, even if its `__str__` raises."""
     try:
         return str(error)
     except BaseException:  # noqa: BLE001  # __str__ is code of the module, too
@@ -152,7 +155,7 @@ def _text(error: BaseException) -> str:
 
 
 def _line(error: BaseException, path: str) -> str:
-    """Return the last line of the module in the traceback."""
+    """Return the number of the last line in the traceback that is in the module's file: ` (line 3)`."""
     try:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
     except Exception:  # noqa: BLE001  # a traceback may contain anything

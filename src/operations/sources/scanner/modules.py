@@ -59,7 +59,7 @@ class LocalFS:
         return entries
 
     def read(self, path: str) -> bytes:
-        """Return the content of a regular file; reading a pipe or a device could block."""
+        """Return the content of a regular file; raise `OSError` for a pipe or device, because reading could block."""
         file = Path(path)
         if file.exists() and not file.is_file():
             raise OSError("not a regular file")
@@ -70,7 +70,7 @@ class Skipped(msgspec.Struct, frozen=True):
     """A skipped file or operation, with the reason."""
 
     path: str
-    """The file or, for one operation of a file, its id."""
+    """The path of a skipped file, or the id of a skipped operation."""
     reason: str
 
 
@@ -79,9 +79,9 @@ class ModuleFile(msgspec.Struct, frozen=True):
 
     path: str
     name: str
-    """Its name in `sys.modules`."""
+    """The name of the module in `sys.modules`."""
     namespace: str | None
-    """Default namespace of its functions; None if the module's name is the namespace."""
+    """Default namespace of the module's functions; None if the module's name is the namespace."""
     stamp: object = None
 
 
@@ -206,7 +206,7 @@ class Walk(msgspec.Struct, frozen=True):
     """The modules of a scan target."""
 
     modules: dict[str, ModuleFile]
-    """Modules by path, in order."""
+    """The modules by file path, in the order in which they are imported."""
     directories: list[str]
     skipped: list[Skipped]
 

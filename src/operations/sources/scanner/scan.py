@@ -40,7 +40,7 @@ from operations.spec import Operation, OperationSpec, OperationSpecSchema
 _log = logging.getLogger("operations")
 _PACKAGE = r"[^\W\d]\w*(\.[^\W\d]\w*)*"
 _SPEC_KEYS = frozenset({"name", "namespace", "type", "inputSchema"})
-"""Keys of a mapping that is meant to be a spec."""
+"""A dict with these keys is treated as a spec."""
 
 
 class OperationManifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,7 +202,7 @@ def _collect(module: ModuleType) -> ModuleDefinitions:
 def _assemble(
     found: Mapping[str, ModuleDefinitions], skipped: Iterable[Skipped], files: Sequence[str]
 ) -> OperationManifest:
-    """Merge all modules into one manifest, by path; a duplicate id is skipped."""
+    """Merge the definitions of all modules into one manifest, in the order of `found`; skip a duplicate id."""
     left_out = list(skipped)
     operations: dict[str, Operation[Any]] = {}
     specs: dict[str, OperationSpec] = {}
