@@ -20,7 +20,8 @@ class CallRecorder:
     """Records every call that a registry runs, nested ones included, under the name of this `worker`.
 
     With `clean`, a function that removes secrets from a value, inputs and outputs are kept as well. `explain`
-    returns the message of an error as its caller may read it. `slots` is the number of served calls that run at a time.
+    returns the message of an error as its caller may read it. `slots` is the largest number of concurrent
+    served calls.
     """
 
     def __init__(

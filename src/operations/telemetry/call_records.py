@@ -211,7 +211,7 @@ class CallRecords:
         seconds: float,
         is_measured: bool = True,
     ) -> None:
-        """Note how a call ended: `ok`, or a code. Without `is_measured`, the call does not count in the series."""
+        """Note how a call ended: `ok`, or an error code. If `is_measured` is false, the time series ignore the call."""
         if self.running.pop(record.number, None) is None:
             return
         record.ended_at = self._now()
@@ -281,7 +281,7 @@ class CallRecords:
             self.changed(change, record)
 
     def _trace_of(self, trace_parent: object, parent: str | None, caller: str | None, *, is_own: bool) -> str:
-        """Return the trace of a call: that of its request, or of a parent that runs here; otherwise a new one."""
+        """Return the trace id of a call: that of its request, or of its parent call in this process, or a new one."""
         matched = _TRACE_PARENT.fullmatch(trace_parent) if isinstance(trace_parent, str) else None
         if matched is not None:
             return matched[1]
@@ -291,9 +291,9 @@ class CallRecords:
         return f"{self._epoch}{self._last:016x}"
 
     def _evict(self, caller: str | None) -> None:
-        """Drop the oldest record, or the oldest of this caller if it has too many.
+        """Drop the oldest record, or this caller's oldest record if the caller has too many.
 
-        A running call can still be found by its id and in its trace.
+        If the call still runs, it can still be found by its id and in its trace.
         """
         own = self._of_callers[caller]
         number = next(iter(own if 2 * len(own) > self._max_records else self._records))

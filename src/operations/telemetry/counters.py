@@ -23,9 +23,9 @@ _NAMES = {
 class Counters:
     """Counts since the start; `in_flight` is the current number of running and queued calls and streams.
 
-    Each transport has separate counters, also each of several wrappers that share one connection (such as a
-    SignedTransport for each session). A response is counted at the wrapper that made the call. A message without a call
-    is counted at every wrapper.
+    Each transport has separate counters. If several wrappers share one connection (such as a `SignedTransport` for each
+    session), each wrapper has separate counters as well. A response is counted at the wrapper that made the call. A
+    message without a call is counted at every wrapper.
     """
 
     __slots__ = ("_in_flight", "_unsent", *_NAMES)

@@ -63,7 +63,7 @@ def _difference(pointer: str, before: Any, after: Any, problem: Problem | None) 
 
 
 def _changes(before: Any, after: Any, pointer: str) -> Iterator[tuple[str, Any, Any]]:
-    """Yield each changed part with its value before and after; unchanged parts are shared and skipped."""
+    """Yield the pointer, the old value and the new value of each changed part; skip parts that are the same object."""
     if before is after:
         return
     if isinstance(before, dict) and isinstance(after, dict):

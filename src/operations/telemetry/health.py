@@ -51,8 +51,9 @@ class HealthServer:
     """Serves `GET` and `HEAD` of three paths and refuses other requests.
 
     `/healthz` is 200 while the event loop runs. `/readyz` is 200 while calls are accepted, else 503 with the reason.
-    `/metrics` has the metrics of `sources`, in the text format of Prometheus. There is no authentication: bind it to an
-    address that only the orchestrator reaches. At most 32 connections are open at a time; others are closed.
+    `/metrics` has the metrics of `sources`, in the text format of Prometheus. Clients are not authenticated: bind the
+    server to an address to which only the orchestrator can connect. At most 32 connections are open at a time; others
+    are closed.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class HealthServer:
         await self.close()
 
     async def close(self) -> None:
-        """Stop listening; requests in progress end by themselves."""
+        """Stop listening; requests in progress are still answered."""
         if self._server is not None:
             self._server.close()
 

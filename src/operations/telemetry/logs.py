@@ -21,7 +21,8 @@ _LONGEST = 100_000
 class LogContext:
     """An observer that makes the current call available to `JSONFormatter`, also in worker threads.
 
-    Its method does nothing: a registry stores the current call if it has any observer.
+    `begin` does nothing. The observer is needed because a registry makes the current call available only if it has an
+    observer.
     """
 
     def begin(self, call: Call) -> None:
@@ -32,7 +33,8 @@ class JSONFormatter(logging.Formatter):
     """Writes a record as JSON on one line: `time`, `level`, `logger`, `message`, and further fields.
 
     `request_id` and `operation` come from the record, or from the current call. `trace_id` and `span_id` are of the
-    current OpenTelemetry span. `traceback` is that of an exception. Further attributes of the record are added.
+    current OpenTelemetry span. `traceback` is that of the record's exception. Further attributes of the record
+    are added.
     """
 
     def format(self, record: logging.LogRecord) -> str:

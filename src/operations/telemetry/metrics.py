@@ -13,7 +13,7 @@ BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 """Upper bounds of the buckets of durations, in seconds."""
 _MAX_OUTCOMES = 20
 UNKNOWN_OPERATION = "_unknown"
-"""The one label for all unknown operations: callers can send any number of unknown ids."""
+"""Label of all unknown operations together, because callers can send any number of unknown ids."""
 
 
 class Metric(NamedTuple):
@@ -65,9 +65,9 @@ class Measure(NamedTuple):
     value: float
     labels: Mapping[str, str] = {}
     buckets: tuple[int, ...] | None = None
-    """For a histogram: the cumulative counts of `BUCKETS`; its `value` is the sum."""
+    """For a histogram: the cumulative counts of `BUCKETS`; `value` is then the sum of the observed values."""
     observations: int = 0
-    """Number of values of a histogram."""
+    """For a histogram: the number of observed values."""
 
 
 class Measurable(Protocol):

@@ -94,7 +94,7 @@ class CallRetried(msgspec.Struct, frozen=True):
 
 
 class CallSized(msgspec.Struct, frozen=True):
-    """The sizes of the request and the response of a call that entered this process."""
+    """The sizes of the request and the response of a call over HTTP."""
 
     request_id: str
     operation_id: str

@@ -87,7 +87,7 @@ class TimeSeries:
         self._began = int(clock())
         self._series: OrderedDict[Key, _Series] = OrderedDict()
         self._order: deque[tuple[_Series, int, int]] = deque()
-        """Every cell in the order in which it was made."""
+        """The steps of all series in the order in which they were added."""
 
     def add(self, operation_id: str, worker: str | None, seconds: float, *, failed: bool) -> None:
         """Count a call that ended now."""
@@ -98,7 +98,7 @@ class TimeSeries:
             self._count(("worker", worker), second, bucket, failed)
 
     def rows(self, name: str, key: Key = ALL) -> list[Row]:
-        """Return the finished steps of a range (`15m`, `1h`, `6h`), beginning with its first call."""
+        """Return the finished steps of a range (`15m`, `1h`, `6h`), from the first step with a call."""
         step, count = RANGES[name]
         series = self._get(key)
         cells = {} if series is None else series.cells[step]
@@ -159,7 +159,7 @@ class TimeSeries:
         return cell
 
     def _finish_second(self, series: _Series) -> None:
-        """Add the calls of a second that is over to each resolution."""
+        """Add the calls of the series' last second, which is over, to the steps of each resolution."""
         second, finished = series.second, series.current
         if not finished.buckets:
             return
@@ -178,7 +178,7 @@ class TimeSeries:
             oldest.cells[step].pop(number, None)
 
     def _get(self, key: Key) -> _Series | None:
-        """Return a series, with the calls of its last second if that is over."""
+        """Return a series; if its last second is over, first add the calls of that second to its steps."""
         series = self._series.get(key)
         if series is not None and series.second < int(self._clock()):
             self._finish_second(series)
