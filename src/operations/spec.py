@@ -183,7 +183,7 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
     dump: Callable[[Any], Any] | None = jsonable
     """Converts the handler's result to JSON-like data; None if results are JSON-like already."""
     load: Callable[[Any], Any] | None = None
-    """Converts JSON-like data to the declared Python type, for callers that pass the operation itself."""
+    """Converts JSON-like data to the declared Python type, for callers that pass the operation instead of its id."""
     extra_problems: Callable[[Any], Sequence[Found]] | None = None
     """Check for input problems that JSON Schema cannot express."""
     schema_applies: Callable[[ResponseEnvelope[Any]], bool] | None = None
@@ -193,7 +193,9 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
     origin: object = None
     """The transport that the operation was imported from: the operation is not served there again."""
     result_class: type | None = None
-    """The declared class of results, if its instances cannot be envelopes: the pipeline then skips a check."""
+    """The declared class of results if its instances are never envelopes, else None. The pipeline then does not check
+    whether such an instance is an envelope.
+    """
     wants_context: bool = True
     """Whether the handler uses the request id or the env of its context; if not, they are not created."""
 
@@ -242,9 +244,10 @@ def require_policy(policy: Policy) -> Policy:
 
 
 def map_source_name(original: str) -> tuple[str, dict[str, Any]]:
-    """Return the operation name for a source's name, and annotations with the original if it differs.
+    """Return the operation name for a name in a source; if they differ, the annotations have the original name.
 
-    The mapping is deterministic; two originals may map to the same name: the source must resolve such conflicts.
+    The same original always has the same result. Two originals may have the same result: the source must resolve such
+    conflicts.
     """
     name = re.sub(_INVALID_CHARACTERS, "_", original) or "_"
     return name, {} if name == original else {"sourceName": original}

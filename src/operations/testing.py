@@ -204,12 +204,12 @@ def stub_source(namespace: str, results: Mapping[str, Any]) -> list[Operation[An
 def sample_http_envelope(
     data: Any, *, status_code: int = 200, headers: Mapping[str, str] | None = None
 ) -> ResponseEnvelope[Any]:
-    """Return an envelope as an HTTP source returns it for a JSON response."""
+    """Return an envelope like those that an HTTP source returns for a JSON response."""
     return http_envelope(data, status_code=status_code, headers={"content-type": "application/json", **(headers or {})})
 
 
 def sample_mcp_envelope(data: Any, *, text: str | None = None, is_error: bool = False) -> ResponseEnvelope[Any]:
-    """Return an envelope as an MCP source returns it: structured data and a text block."""
+    """Return an envelope like those that an MCP source returns, with structured data and a text block."""
     structured = data if isinstance(data, dict) else None
     content = [{"type": "text", "text": text if text is not None else msgspec.json.encode(data).decode()}]
     return mcp_envelope(data, is_error=is_error, content=content, structured_content=structured)

@@ -26,7 +26,9 @@ JSON_MARKERS = tuple(b"$\\")
 _DOLLAR, _BACKSLASH = JSON_MARKERS
 _BIG_INTEGER = 1
 MAX_VALUES = 100_000
-"""Default limit of values in a message of a caller without rights: a value takes up to 0.3 µs to decode."""
+"""Default limit of the number of values in the input of a caller that has neither scopes nor resources: decoding a
+value takes up to 0.3 µs.
+"""
 LARGE_MESSAGE = 64 << 10
 """Size in bytes above which a message is decoded only after its caller's rights are checked."""
 _LENGTH_SIZES = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xC7: 1, 0xC8: 2, 0xC9: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}

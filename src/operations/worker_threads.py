@@ -28,7 +28,9 @@ class WorkerThreads:
     def __init__(self, *, threads: int) -> None:
         self._threads = threads
         self._pools: dict[int, ThreadPoolExecutor] = {}
-        """Thread pools by nesting depth: a handler that waits for a nested call holds no thread that the call needs."""
+        """Thread pools by nesting depth. A nested call runs in another pool than the handler that waits for it, so that
+        the handler never holds a thread that the nested call needs.
+        """
         self._abandoned_threads: set[Future[Any]] = set()
         self._abandoned_tasks: set[asyncio.Task[Any]] = set()
 
@@ -44,7 +46,7 @@ class WorkerThreads:
         self._pools.clear()
 
     async def in_thread(self, handler: Handler, input: Any, context: OperationContext) -> Any:
-        """Run a plain function in a worker thread; a cancelled caller leaves the thread running."""
+        """Run a plain function in a worker thread; if the caller is cancelled, the thread continues."""
         depth = _depth.get()
         pool = self._pools.get(depth) or self._add_pool(depth)
         variables = contextvars.copy_context()
