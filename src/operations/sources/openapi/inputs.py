@@ -108,7 +108,7 @@ def _plan_parameters(fields: Sequence[InputField]) -> tuple[dict[str, Parameter]
     for field in fields:
         name = field.parameter.name
         key = free_name(name if times[name] == 1 else f"{field.parameter.location}_{name}", parameters)
-        parameters[key] = field.parameter
+        parameters[key] = msgspec.structs.replace(field.parameter, key=key)
         properties[key] = with_description(field.schema, field.description)
         if field.required:
             required.append(key)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import isfinite
 from typing import Any, Literal
 from urllib.parse import quote
@@ -66,6 +66,12 @@ class Parameter(msgspec.Struct, frozen=True):
     """
     allow_empty: bool = False
     """Whether an empty array or object is sent as `name=` instead of omitted."""
+    key: str = ""
+    """Key of the value in an input; the name by default."""
+
+    def __post_init__(self) -> None:
+        if not self.key:
+            msgspec.structs.force_setattr(self, "key", self.name)
 
 
 class PathTemplate:
@@ -97,22 +103,23 @@ class PathTemplate:
 class _TextTemplate:
     """Text with placeholders for parameters."""
 
-    __slots__ = ("_literals", "_template", "parameters")
+    __slots__ = ("_first", "_pieces", "_template", "parameters")
 
     def __init__(self, template: str, described: Mapping[str, Parameter]) -> None:
         self._template = template
         pieces = _PLACEHOLDER.split(template)
-        self._literals = [_literal(piece) for piece in pieces[::2]]
+        self._first, *literals = [_literal(piece) for piece in pieces[::2]]
         self.parameters = [described.get(name) or _undescribed(name, described) for name in pieces[1::2]]
+        self._pieces = list(zip(self.parameters, literals, strict=True))
+        """Each parameter with the literal that follows it."""
 
     def fill(self, values: Mapping[str, Any]) -> str:
-        written = self._literals[0]
-        for index, parameter in enumerate(self.parameters, 1):
+        written = self._first
+        for parameter, literal in self._pieces:
             try:
-                text = _path_text(parameter, values.get(parameter.name))
+                written += _path_text(parameter, values.get(parameter.key)) + literal
             except (ValueError, RecursionError) as error:
                 raise _refusal(parameter, error) from None
-            written = f"{written}{text}{self._literals[index]}"
         return written
 
     def check_segments(self, filled: str) -> None:
@@ -137,12 +144,16 @@ def _undescribed(placeholder: str, described: Mapping[str, Parameter]) -> Parame
 
 
 def query_string(
-    parameters: Sequence[Parameter], values: Mapping[str, Any], extra: Sequence[tuple[str, str]] = ()
+    parameters: Sequence[Parameter],
+    values: Mapping[str, Any],
+    extra: Sequence[tuple[str, str]] = (),
+    *,
+    first: Iterable[str] = (),
 ) -> str:
-    """Return the query string without `?`: the parameters in order, then `extra` pairs, such as an API key."""
-    written: list[str] = []
+    """Return the query string without `?`: `first`, the parameters in order, then `extra` pairs such as an API key."""
+    written = [*first]
     for parameter in parameters:
-        value = values.get(parameter.name)
+        value = values.get(parameter.key)
         if value is None or parameter.location not in ("query", "querystring"):
             continue
         try:
@@ -153,7 +164,8 @@ def query_string(
                     written.append(f"{name}={text}")
         except (ValueError, RecursionError) as error:
             raise _refusal(parameter, error) from None
-    written += [f"{quoted(name)}={quoted(text)}" for name, text in extra]
+    for name, text in extra:
+        written.append(f"{quoted(name)}={quoted(text)}")
     return "&".join(filter(None, written))
 
 
@@ -165,7 +177,7 @@ def header_values(parameters: Sequence[Parameter], values: Mapping[str, Any]) ->
     """
     written: Pairs = []
     for parameter in parameters:
-        if parameter.location != "header" or (value := values.get(parameter.name)) is None:
+        if parameter.location != "header" or (value := values.get(parameter.key)) is None:
             continue
         try:
             text = _header_text(parameter, value)
@@ -184,7 +196,7 @@ def cookie_header(parameters: Sequence[Parameter], values: Mapping[str, Any]) ->
     """
     written: list[str] = []
     for parameter in parameters:
-        if parameter.location != "cookie" or (value := values.get(parameter.name)) is None:
+        if parameter.location != "cookie" or (value := values.get(parameter.key)) is None:
             continue
         raw = parameter.style == "cookie" or essence(parameter.media_type or "") == "text/plain"
         key, text = (_cookie_name, _cookie_text) if raw else (quoted, quoted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote_plus, urljoin
@@ -93,28 +94,28 @@ class RequestBuilder:
         self.accept_stream = EVENT_STREAM if template.streams else f"{EVENT_STREAM}, {self.accept}"
         accepted = (self.accept, self.accept_stream)
         self._headers = {kind: override_headers([("Accept", kind)], own) for kind in accepted}
-        self._keys: dict[str, list[tuple[str, str]]] = {}
-        """Input keys and parameter names, by location."""
-        self._parameters: dict[str, list[Parameter]] = {}
-        for key, parameter in template.plan.parameters.items():
-            self._keys.setdefault(parameter.location, []).append((key, parameter.name))
-            self._parameters.setdefault(parameter.location, []).append(parameter)
-        self._path = PathTemplate(template.path, self._parameters.get("path", ()))
+        located: defaultdict[str, list[Parameter]] = defaultdict(list)
+        for parameter in template.plan.parameters.values():
+            located[parameter.location].append(parameter)
+        self._path = PathTemplate(template.path, located["path"])
+        self._query_parameters = located["querystring"] or located["query"]
+        self._header_parameters = located["header"]
+        self._cookie_parameters = located["cookie"]
 
     def build(self, input: Mapping[str, Any], options: HTTPCallOptions, accept: str) -> PreparedRequest:
         """Return the request for an input; raise `VALIDATION_ERROR` if it cannot be sent safely."""
         if self._base is None:
             raise self._no_server()
-        path, query = self._path.fill(self._values(input, "path"))
-        query = "&".join(filter(None, (self._base_query, query, self._query(input))))
+        path, query = self._path.fill(input)
+        query = query_string(self._query_parameters, input, first=(self._base_query, query))
         headers = self._headers[accept]
         given: list[tuple[str, str]] = []
-        if "header" in self._keys:
-            given = header_values(self._parameters["header"], self._values(input, "header"))
+        if self._header_parameters:
+            given = header_values(self._header_parameters, input)
             headers = override_headers(headers, given)
         cookies = None
-        if "cookie" in self._keys:
-            cookies = cookie_header(self._parameters["cookie"], self._values(input, "cookie"))
+        if self._cookie_parameters:
+            cookies = cookie_header(self._cookie_parameters, input)
         plan = self.template.plan.body
         body = None if plan is None else plan.body(input, options.content_type, self._config.content_types)
         # A Swagger 2.0 document may declare a `Content-Type` parameter, which names the type more exactly.
@@ -127,13 +128,6 @@ class RequestBuilder:
             headers = override_headers(headers, list(options.headers.items()))
             own = frozenset(name.lower() for name in options.headers)
         return PreparedRequest(self.template.method, self._base + path, query, headers, cookies, body, own)
-
-    def _query(self, input: Mapping[str, Any]) -> str:
-        location = "querystring" if "querystring" in self._keys else "query"
-        return query_string(self._parameters.get(location, ()), self._values(input, location))
-
-    def _values(self, input: Mapping[str, Any], location: str) -> dict[str, Any]:
-        return {name: input[key] for key, name in self._keys.get(location, ()) if key in input}
 
     def _no_server(self) -> CallError:
         url = _fill_variables(self.template.servers[0] if self.template.servers else {}, self._config.server_variables)
