@@ -200,13 +200,23 @@ def http_envelope(
     event: SSEEvent | None = None,
 ) -> ResponseEnvelope[T]:
     """Wrap the body of an HTTP response; repeated headers are joined."""
+    return ResponseEnvelope(data, http_meta(status_code, headers, content_type, set_cookies, event))
+
+
+def http_meta(
+    status_code: int,
+    headers: Headers,
+    content_type: str | None = None,
+    set_cookies: Iterable[str] | None = None,
+    event: SSEEvent | None = None,
+) -> HTTPResponseMeta:
+    """Return the meta of an HTTP response; repeated headers are joined."""
     folded, cookies = _fold_headers(headers)
     if set_cookies is not None:
         cookies += set_cookies
     if content_type is None:
         content_type = folded.get("content-type", "")
-    meta = HTTPResponseMeta(status_code, folded, content_type, cookies or None, event)
-    return ResponseEnvelope(data, meta)
+    return HTTPResponseMeta(status_code, folded, content_type, cookies or None, event)
 
 
 def mcp_envelope(
@@ -285,7 +295,7 @@ def _fold_headers(headers: Headers) -> tuple[dict[str, str], list[str]]:
     if type(headers) is list:
         plain = dict(headers)
         # Fast path: each name once and in lower case, without cookies.
-        if len(plain) == len(headers) and "set-cookie" not in plain and all(map(str.islower, plain)):
+        if len(plain) == len(headers) and "set-cookie" not in plain and "".join(plain).islower():
             return plain, []
     folded: dict[str, str] = {}
     cookies: list[str] = []

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from operations.envelope import HTTPResponseMeta, ResponseEnvelope, http_envelope
+from operations.envelope import HTTPResponseMeta, ResponseEnvelope, http_meta
 from operations.sources.openapi.auth import RequestCredentials
 from operations.sources.openapi.requests import PreparedRequest
 
@@ -35,8 +35,7 @@ class CachedResponse(msgspec.Struct, frozen=True):
 
     def renewed(self, headers: Sequence[tuple[str, str]]) -> ResponseEnvelope[Any]:
         """Return the cached response with the headers of the 304 response."""
-        fresh = http_envelope(None, status_code=304, headers=headers).meta
-        assert isinstance(fresh, HTTPResponseMeta)
+        fresh = http_meta(304, headers)
         cached = {name: value for name, value in fresh.headers.items() if not name.startswith("content-")}
         meta = msgspec.structs.replace(self.meta, headers={**self.meta.headers, **cached})
         return ResponseEnvelope(copy.deepcopy(self.envelope.data), meta)

@@ -133,11 +133,11 @@ class OpenAPIEndpoint:
 
     def call(self, input: Any, context: OperationContext) -> Awaitable[Any]:
         """Call the endpoint."""
-        return self._service.call(self._require_builder(), input, context, self.id)
+        return self._service.call(self._builder, input, context, self.id)
 
     def stream(self, input: Any, context: OperationContext) -> AsyncIterator[Any]:
         """Yield the endpoint's events."""
-        return self._service.stream(self._require_builder(), input, context, self.id)
+        return self._service.stream(self._builder, input, context, self.id)
 
     def split_files(self, input: Any) -> SplitInput | None:
         """Split the files from an input; None if the body cannot contain any."""
@@ -175,17 +175,14 @@ class OpenAPIEndpoint:
     @cached_property
     def _builder(self) -> RequestBuilder:
         service = self._service
-        return RequestBuilder(
-            self._template,
-            service.config,
-            document_url=service.document_url,
-            home=service.base_url,
-            origins=service.origins,
-        )
-
-    def _require_builder(self) -> RequestBuilder:
         try:
-            return self._builder
+            return RequestBuilder(
+                self._template,
+                service.config,
+                document_url=service.document_url,
+                home=service.base_url,
+                origins=service.origins,
+            )
         except BrokenOperationError as error:
             message = f"{self.id} ({self._entry.method.upper()} {self._entry.path}) cannot be called: {error}"
             raise CallError(ErrorCode.EXECUTION_ERROR, message) from error

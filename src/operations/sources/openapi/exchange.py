@@ -44,18 +44,15 @@ class OutgoingRequest(msgspec.Struct, frozen=True, kw_only=True):
     extra: Sequence[tuple[str, str]] = ()
 
 
-class OpenResponse:
+class OpenResponse(msgspec.Struct, frozen=True):
     """A response whose connection stays open until `close`."""
 
-    __slots__ = ("_connection", "response")
-
-    def __init__(self, response: HTTPResponse, connection: AbstractAsyncContextManager[HTTPResponse]) -> None:
-        self.response = response
-        self._connection = connection
+    response: HTTPResponse
+    connection: AbstractAsyncContextManager[HTTPResponse]
 
     def close(self) -> Awaitable[object]:
         """Release the connection."""
-        return self._connection.__aexit__(None, None, None)
+        return self.connection.__aexit__(None, None, None)
 
 
 class Exchange:

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from operations.context import OperationContext
-from operations.envelope import HTTPResponseMeta, ResponseEnvelope
+from operations.envelope import HTTPResponseMeta, ResponseEnvelope, http_meta
 from operations.errors import CallError, ErrorCode
 from operations.failures import unavailable
 from operations.http import HTTPResponse, read_body
@@ -27,7 +27,7 @@ from operations.sources.openapi.endpoint import Entry, FoundEntry
 from operations.sources.openapi.inputs import InputPlan
 from operations.sources.openapi.media import EVENT_STREAM
 from operations.sources.openapi.requests import PreparedRequest, RequestBuilder, override_headers
-from operations.sources.openapi.responses import make_error, read_data, read_meta
+from operations.sources.openapi.responses import make_error, read_data
 from operations.sources.openapi.service import TURN_BYTES, HTTPService, call_options
 from operations.sources.openapi.sse import ServerSentEvent, SSEParser
 from operations.sources.openapi.template import Template
@@ -130,7 +130,7 @@ class OwnEndpoint:
             return await self._call_with_progress(prepared, options, context)
         sent, _, _ = await self._service.send(self._builder.template, prepared, options, context)
         try:
-            meta = read_meta(sent.response.status, sent.response.headers)
+            meta = http_meta(sent.response.status, sent.response.headers)
             body = await read_body(sent.response, limit=self._service.config.limits.response_bytes)
         finally:
             await sent.close()
@@ -184,7 +184,7 @@ class OwnEndpoint:
             self._builder.template, prepared, options, context, streaming=True, extra=resume
         )
         try:
-            meta = read_meta(sent.response.status, sent.response.headers)
+            meta = http_meta(sent.response.status, sent.response.headers)
             if meta.status_code != 200 or not _is_type(meta.content_type, EVENT_STREAM):
                 raise self._error(meta, await read_body(sent.response, limit=service.config.limits.response_bytes))
             async for event in _events(sent.response, parser):

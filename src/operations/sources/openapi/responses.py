@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from operations.envelope import HTTPResponseMeta, http_envelope
+from operations.envelope import HTTPResponseMeta
 from operations.errors import CallError, ErrorCode
 from operations.http import HTTPResponse
 from operations.sources.openapi.media import charset, is_json, is_text
@@ -77,13 +77,6 @@ def _as_utf8(body: bytes, content_type: str) -> bytes:
         return body.decode(charset(content_type)).encode()
     except (LookupError, UnicodeDecodeError):
         return body
-
-
-def read_meta(status: int, headers: Sequence[tuple[str, str]]) -> HTTPResponseMeta:
-    """Return the meta of a response."""
-    meta = http_envelope(None, status_code=status, headers=headers).meta
-    assert isinstance(meta, HTTPResponseMeta)
-    return meta
 
 
 def make_error(method: str, path: str, meta: HTTPResponseMeta, data: Any) -> CallError:

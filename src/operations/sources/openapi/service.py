@@ -7,13 +7,13 @@ import logging
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urljoin
 
 import msgspec
 
 from operations.context import OperationContext
-from operations.envelope import HTTPResponseMeta, ResponseEnvelope, SSEEvent, local_envelope
+from operations.envelope import HTTPResponseMeta, ResponseEnvelope, SSEEvent, http_meta, local_envelope
 from operations.errors import CallError, ErrorCode
 from operations.http import ClientOptions, HTTPClient, HTTPResponse, default_client, read_body
 from operations.sources.openapi import swagger2
@@ -25,7 +25,7 @@ from operations.sources.openapi.exchange import Exchange, OpenResponse, Outgoing
 from operations.sources.openapi.media import EVENT_STREAM, is_stream
 from operations.sources.openapi.origins import CredentialOrigins, is_same_origin, origin
 from operations.sources.openapi.requests import PreparedRequest, RequestBuilder, base_url, untrusted_server_error
-from operations.sources.openapi.responses import download, header, make_error, may_have_body, read_data, read_meta
+from operations.sources.openapi.responses import download, header, make_error, may_have_body, read_data
 from operations.sources.openapi.schemas import DocumentSchemas
 from operations.sources.openapi.sse import ServerSentEvent, SSEParser
 from operations.sources.openapi.template import Template, security_schemes
@@ -43,12 +43,8 @@ def call_options(context: OperationContext) -> HTTPCallOptions:
     return options if isinstance(options, HTTPCallOptions) else NO_OPTIONS
 
 
-class Received(NamedTuple):
-    """A response, the credentials of its request, and the cached response that it may confirm."""
-
-    sent: OpenResponse
-    credentials: RequestCredentials
-    cached_response: CachedResponse | None
+Received = tuple[OpenResponse, RequestCredentials, CachedResponse | None]
+"""A response, the credentials of its request, and the cached response that it may confirm."""
 
 
 class HTTPService:
@@ -192,10 +188,10 @@ class HTTPService:
             if sent.response.status != 401 or attempt == _ATTEMPTS or not self._may_renew(credentials, prepared):
                 break
             await sent.close()
-        return Received(sent, credentials, cached_response)
+        return sent, credentials, cached_response
 
     async def _events(self, response: HTTPResponse, parser: SSEParser) -> AsyncIterator[ResponseEnvelope[Any]]:
-        meta = read_meta(response.status, response.headers)
+        meta = http_meta(response.status, response.headers)
         warned = False
         left = TURN_BYTES
         async for chunk in response.chunks():
@@ -279,7 +275,7 @@ def _prepare(builder: RequestBuilder, input: Any, options: HTTPCallOptions, acce
 
 def _read_head(response: HTTPResponse, template: Template) -> HTTPResponseMeta:
     """Return the meta of a response; raise `VALIDATION_ERROR` if it is an event stream."""
-    meta = read_meta(response.status, response.headers)
+    meta = http_meta(response.status, response.headers)
     if is_stream(meta.content_type) and meta.status_code < 400:
         message = f"{template.method} {template.path} returned an event stream: use subscribe()"
         raise CallError(ErrorCode.VALIDATION_ERROR, message)
