@@ -52,7 +52,7 @@ class AuditLog:
         yield Measure("operations_audit_failures_total", self.failures)
 
     def begin(self, call: Call) -> Observation | None:
-        """Observe a call; its line is written when it ends."""
+        """Observe a call; the line is written when the call ends."""
         if call.parent_request_id is not None and call.kind == "local" and not self._nested:
             return None
         return _Audited(self, call)

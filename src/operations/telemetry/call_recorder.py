@@ -52,7 +52,7 @@ class CallRecorder:
         return _Recorded(self, record, call)
 
     def note(self, event: Event) -> None:
-        """Record that a call is queued or retried, and its size."""
+        """Record that a call was queued or retried, or the size of its request and response together."""
         if isinstance(event, CallQueued):
             record = self._add(event.call)
             if record is not None and len(self._queued) < _MOST_QUEUED:
@@ -82,7 +82,7 @@ class CallRecorder:
         )
 
     def _label(self, call: Call) -> str | None:
-        """Return a short text of an input, such as the city that a forecast is for."""
+        """Return the first short string in an input as a label of the call, for example a city; None without one."""
         if call.spec is None or not isinstance(call.input, dict):
             return None
         cleaned = self.cleaned_input(call)

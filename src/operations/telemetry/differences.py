@@ -84,7 +84,7 @@ def _escape(name: object) -> str:
 
 
 def _text(value: Any, pointer: str) -> str:
-    """Return a value in a few characters, as JSON if possible; a value with a secret name is hidden."""
+    """Return a value in a few characters, as JSON if possible; a value whose name denotes a secret is hidden."""
     text = _short(value)
     for name in pointer.split("/")[1:]:
         (text,) = _SECRETS.data({name: text}).values()

@@ -185,7 +185,7 @@ class TimeSeries:
         return series
 
     def _drop_series(self) -> None:
-        for key in self._series:  # the least recently used one, but never that of all calls
+        for key in self._series:  # drop the least recently used series, but never the series of all calls
             if key != ALL:
                 del self._series[key]
                 return

@@ -222,7 +222,7 @@ class Notifications:
 
     @contextlib.asynccontextmanager
     async def subscribed(self, client: ClientSession) -> AsyncIterator[None]:
-        """Subscribe to changes if the protocol requires it; older versions send them without a subscription."""
+        """Subscribe to changes of the list of tools, unless the protocol version sends them without a subscription."""
         tools = client.server_capabilities.tools if client.server_capabilities else None
         if client.protocol_version not in MODERN_PROTOCOL_VERSIONS or tools is None or not tools.list_changed:
             yield

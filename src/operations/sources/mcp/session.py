@@ -133,7 +133,7 @@ class MCPSession:
             remedy = 'set protocol = "legacy" for this server: its tool sends a request of the older protocol'
             message = f"{message.removesuffix('.')}; {remedy}"
         failed = RequestFailedError(error.code, message, error.data)
-        # A transport may close before its stream ends; then the SDK's message is the only evidence.
+        # A transport may close before its stream ends. Then only the SDK's message shows that the connection was lost.
         if error.code == types.CONNECTION_CLOSED and (self._incoming.has_ended or error.message == "Connection closed"):
             return RequestLostError("the connection was lost", executed="unknown")
         return actual_failure(failed)

@@ -143,7 +143,7 @@ CANCEL_SECONDS = 0.5
 
 
 class ToolRunner:
-    """Calls one tool, for its result or for its progress followed by its result."""
+    """Calls one tool: `run` returns its result; `follow` yields its progress, then its result."""
 
     def __init__(self, calls: RequestSender, tool: Mapping[str, Any], output_schema: Schema, read_only: bool) -> None:
         self.calls = calls

@@ -159,14 +159,15 @@ class BodyPlan(msgspec.Struct, frozen=True, kw_only=True):
         return further
 
     def _best_formats(self, value: Mapping[str, Any]) -> Sequence[Format]:
-        """Return the formats that share most properties with the value, preferably those whose required properties are
-        all in the value.
+        """Return the formats that have the most properties in common with the value.
+
+        Of these, formats whose required properties are all in the value are preferred.
         """
         flat = [kind for kind in self.formats if kind.members is not None]
         if len(flat) < 2:
             return flat
         if not value.keys() <= (self.members or {}).keys():
-            flat = [kind for kind in flat if kind.is_open]  # it has properties that no schema describes
+            flat = [kind for kind in flat if kind.is_open]  # the value has properties that no schema describes
         common = [len(value.keys() & (kind.members or ())) for kind in flat]
         best = [kind for kind, count in zip(flat, common, strict=True) if count == max(common)]
         whole = [kind for kind in best if value.keys() >= set(kind.required)]
@@ -324,7 +325,7 @@ def _encode(
     if verbatim is not None:
         return verbatim
     if kind == "lines":
-        items = value if isinstance(value, (list, tuple)) else [value]  # the schema often describes one line
+        items = value if isinstance(value, (list, tuple)) else [value]  # many schemas describe one line, not the list
         return Body(media_type, b"".join([json_bytes(item) + b"\n" for item in items]))
     if kind == "yaml":
         return Body(media_type, json_bytes(value))  # JSON is valid YAML

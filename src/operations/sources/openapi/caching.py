@@ -25,7 +25,7 @@ class CachedResponse(msgspec.Struct, frozen=True):
     meta: HTTPResponseMeta
 
     def conditions(self) -> list[tuple[str, str]]:
-        """Return the headers that make a request conditional on a change."""
+        """Return the headers that make a request conditional: the server sends the body only if it has changed."""
         headers = self.meta.headers
         return [
             (request_headers.title(), headers[validator])

@@ -77,7 +77,7 @@ class NameAllocator:
 
 
 class EndpointSummary(msgspec.Struct, rename="camel", gc=False):
-    """The parts of a description that are needed before first use."""
+    """The parts of an operation's description that are needed before the operation is first called."""
 
     ref: Any = msgspec.field(name="$ref", default=None)
     operation_id: Any = None
@@ -198,7 +198,7 @@ class OpenAPIEndpoint:
             annotations["security"] = [list(each) for each in security if isinstance(each, Mapping)]
         summary = head.summary if isinstance(head.summary, str) else ""
         reads = method in ("GET", "HEAD", "QUERY")
-        assert config.namespace is not None  # only documents of other registries have none
+        assert config.namespace is not None  # only the config of another registry's document may have no namespace
         return OperationSpec(
             namespace=config.namespace,
             name=name,

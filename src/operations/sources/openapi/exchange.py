@@ -128,7 +128,7 @@ class Exchange:
         return sent
 
     async def _send_traced(self, request: HTTPRequest) -> OpenResponse:
-        """Send a request in a span, with its trace context."""
+        """Send a request within a client span; headers pass the trace context of the span to the server."""
         from operations.telemetry import otel
 
         trace_context: dict[str, str] = {}

@@ -176,7 +176,7 @@ def _header_value(described: Any) -> Any:
 
 
 def _member(of: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return a property if it is an object; else an empty object (`true` is also a schema)."""
+    """Return the property `name` if it is an object; otherwise an empty object, for example for the schema `true`."""
     member = of.get(name)
     return member if isinstance(member, Mapping) else {}
 

@@ -25,7 +25,7 @@ def origin(url: str) -> Origin:
 
 
 def is_same_origin(url: str, home: str | None) -> bool:
-    """Whether a URL is on the API's server; true for any URL if the document has no server."""
+    """Whether a URL has the origin of `home`, the API's base URL; true for any URL if `home` is None."""
     return home is None or origin(url) == origin(home)
 
 

@@ -339,7 +339,7 @@ def scalar_text(value: Any) -> str:
 def _float_text(value: float) -> str:
     if not isfinite(value):
         raise ValueError("JSON has no NaN or infinity")
-    # Write whole numbers as integers: JSON does not distinguish them.
+    # Write 1.0 as 1: JSON does not distinguish them.
     return str(int(value)) if value.is_integer() and abs(value) < 1e21 else _encode_json(value).decode()
 
 

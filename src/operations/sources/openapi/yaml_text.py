@@ -150,7 +150,7 @@ def valid_text(text: str) -> str:
 
 
 def with_text_keys(value: Any) -> Any:
-    """Return the value with string keys, valid text and only JSON numbers; raise if aliases expand endlessly."""
+    """Return the value with string keys, valid text and only JSON numbers; raise if aliases expand to too many."""
     left = _MAX_NODES
     seen: dict[int, tuple[Any, int]] = {}
 

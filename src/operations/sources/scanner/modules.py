@@ -160,7 +160,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
     def get_filename(self, name: str | None = None) -> str:
         return self._path
 
-    def path_stats(self, path: Any) -> Any:  # without them, the base class neither reads nor writes bytecode
+    def path_stats(self, path: Any) -> Any:  # because it raises, the base class neither reads nor writes bytecode
         raise OSError(f"{path!r} has no bytecode")
 
     def get_data(self, path: Any) -> bytes:

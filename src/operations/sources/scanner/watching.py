@@ -69,7 +69,7 @@ def _apply(registry: OperationCatalogue, before: OperationManifest, after: Opera
         elif registered is None:
             registry.register_spec(value)
         else:
-            # Its handler was registered separately and stays.
+            # The handler of a spec was registered separately, and stays registered.
             registry.register(msgspec.structs.replace(registered, spec=value), replace=True)
 
 
