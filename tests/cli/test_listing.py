@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.driving import Project
+from tests.cli.driving import OPS, Project
 
 pytestmark = pytest.mark.slow
 IDS = [
@@ -195,6 +195,14 @@ def test_operations_that_cannot_be_cached_are_listed_anyway(cache: str, project:
     project.environment.pop("HOME", None)
     project.environment.pop("XDG_CACHE_HOME", None)
     assert project.run("call", "shop.quote", "item=tea").code == 0
+
+
+def test_a_changed_source_is_listed_although_the_cache_cannot_be_updated(project: Project) -> None:
+    project.run("ls")
+    project.write("other/more.py", '@__import__("operations").operation(id="other.new")\ndef new() -> int: return 1\n')
+    listed = project.run("ls", program=("sh", "-c", f'ulimit -f 0; exec {OPS} "$@"', "sh"))
+    assert "other.new" in listed.out
+    assert "shop.quote" in listed.out
 
 
 def test_a_terminated_listing_closes_the_source_it_is_opening(project: Project) -> None:

@@ -72,7 +72,7 @@ def _cached(args: ParsedArguments, catalogue: Catalogue) -> Listing:
 async def _refresh(args: ParsedArguments, only: list[str] | None) -> Listing | None:
     """Open the sources in `only`, or all, and write the cache; return None.
 
-    If all sources were opened and the cache cannot be written, return their operations.
+    If the cache cannot be written, open all sources and return their operations.
     """
     from operations.cli.configuration import require_configuration
     from operations.cli.session import open_sources, report_failures
@@ -81,12 +81,15 @@ async def _refresh(args: ParsedArguments, only: list[str] | None) -> Listing | N
 
     config = require_configuration(args)
     async with spinner("opening", quiet=args.quiet) as line, open_sources(config, only, line) as workspace:
-        if store_catalogue(workspace) is not None or only is not None:
+        if store_catalogue(workspace) is not None:
             return None
-        line.clear()
-        report_failures(args, workspace.reports)
+        if only is None:
+            line.clear()
+            report_failures(args, workspace.reports)
         specs = {spec.id: spec for spec in workspace.registry.list()}
         sources = {operation_id: workspace.source_of(operation_id) or "" for operation_id in specs}
+    if only is not None:
+        return await _refresh(args, None)
     kinds = {report.name: report.kind for report in workspace.reports}
     return _of_specs(specs, sources, kinds)
 
