@@ -21,7 +21,11 @@ _QUICK_SECONDS = 0.0001
 _SLOW_STARTS = 4
 """Number of slow calls in a row after which further calls are queued. A garbage collection may make one call slow."""
 _FEWEST_SHARED = 64
-"""Minimum number of slots of a worker at which a quarter of them is reserved."""
+"""Minimum number of slots of a worker that reserves some of them."""
+_RESERVED = 16
+"""Number of slots that such a worker reserves for callers that use few slots."""
+_FEW = 4
+"""A caller that uses fewer slots than this number may take reserved slots."""
 _FIRST_TASKS, _MOST_TASKS = 8, 64
 """Initial and maximum number of tasks that start in one iteration of the event loop."""
 
@@ -112,8 +116,8 @@ class FairQueue(Generic[Q]):
 class Slots:
     """A bounded number of running calls, and a bounded queue from which callers are served in turn.
 
-    A quarter of the slots is reserved for callers that use few of them, so that slow calls of one caller cannot occupy
-    all. With fewer than 64 slots none is reserved.
+    The last 16 slots are reserved for callers that use few slots, so that slow calls of one caller cannot occupy all.
+    With fewer than 64 slots none is reserved.
     """
 
     def __init__(self, concurrency: int, queue: int) -> None:
@@ -122,9 +126,7 @@ class Slots:
         self.waiting: FairQueue[QueuedCall] = FairQueue()
         self._most_waiting = queue
         self._starting = False
-        self._reserved = concurrency // 4 if concurrency >= _FEWEST_SHARED else 0
-        self._few = self._reserved // 8
-        """A caller that uses fewer slots than this number may take reserved slots."""
+        self._reserved = _RESERVED if concurrency >= _FEWEST_SHARED else 0
         self.used: defaultdict[str, int] = defaultdict(int)
         """Number of slots of each caller."""
         self._most_counted = 2 * concurrency
@@ -161,7 +163,7 @@ class Slots:
 
     def _uses_few(self, caller: str) -> bool:
         """Whether a caller may take reserved slots; calls without a caller always may."""
-        return not caller or self.used.get(caller, 0) < self._few
+        return not caller or self.used.get(caller, 0) < _FEW
 
     @contextlib.asynccontextmanager
     async def released(self) -> AsyncGenerator[None, None]:
