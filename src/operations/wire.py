@@ -1,8 +1,9 @@
 """JSON and MessagePack encodings of JSON-like values and bytes; independent of envelopes and events.
 
-JSON has no bytes: they are encoded as `{"$bytes": "<base64>"}`. A mapping whose only key has that form gets one more
-`$`, which decoding removes. MessagePack has bytes but no integers above 64 bits: they are encoded as an extension.
-Values that a format cannot represent exactly are rejected with their path.
+JSON has no bytes: they are encoded as `{"$bytes": "<base64>"}`. If the only key of a mapping is
+`$bytes`, `$$bytes` or so on, encoding adds one `$` to the key, and decoding removes the `$`. MessagePack has bytes but
+no integers above 64 bits: they are encoded as an extension. Values that a format cannot represent exactly are rejected
+with their path.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ _BYTES = frozenset({bytes, bytearray, memoryview})
 PACKABLE = PLAIN | _BYTES
 """Types whose values MessagePack writes unchanged, except integers above 64 bits."""
 JSON_MARKERS = tuple(b"$\\")
-"""JSON with encoded bytes contains one of these: a dollar sign, or its escape, which other encoders may write."""
+"""JSON with encoded bytes contains one of these: a dollar sign, or the backslash of its escape, which other encoders
+may write.
+"""
 _DOLLAR, _BACKSLASH = JSON_MARKERS
 _BIG_INTEGER = 1
 MAX_VALUES = 100_000

@@ -87,7 +87,13 @@ class RetrySettings(Settings, frozen=True, kw_only=True):
         504,
     )
     first_delay: Annotated[float, Meta(ge=0, description="Seconds before the second attempt.")] = 0.25
-    longest_delay: Annotated[float, Meta(ge=0, description="Maximum delay in seconds, also for `Retry-After`.")] = 20.0
+    longest_delay: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="Longest delay in seconds before a retry. If `Retry-After` is longer, the call is not retried.",
+        ),
+    ] = 20.0
     mutations: Annotated[bool, Meta(description="Whether calls that are not idempotent are retried.")] = False
 
 

@@ -62,7 +62,7 @@ class _Series:
 
     def __init__(self, second: int, current: _Cell) -> None:
         self.second = second
-        """The current second; its calls are added to the longer steps when it is over."""
+        """The last second with a call. When this second is over, its calls are added to the steps."""
         self.current = current
         self.cells: dict[int, OrderedDict[int, _Cell]] = {step: OrderedDict() for step, _ in RANGES.values()}
 
@@ -128,7 +128,7 @@ class TimeSeries:
         return calls / elapsed, _percentile(total, 0.95), total.failed / calls if calls else 0.0
 
     def counts(self, key: Key, steps: int = 30) -> list[int]:
-        """Return the calls of each of the last steps of 10 seconds, the oldest first."""
+        """Return the number of calls in each of the last `steps` steps of 10 seconds, the oldest first."""
         last = int(self._clock()) // 10
         series = self._get(key)
         cells = {} if series is None else series.cells[10]

@@ -24,7 +24,7 @@ class MCPServerRequest(msgspec.Struct, frozen=True):
     """The server's name in this program."""
     method: str
     params: Mapping[str, Any]
-    """The parameters, named as in the protocol."""
+    """The parameters of the request, with the names that the protocol defines."""
 
 
 ServerRequestHandler = Callable[[MCPServerRequest], Awaitable[Mapping[str, Any] | None]]

@@ -38,7 +38,7 @@ EVENT_PIECE_BYTES = 16 * 1024
 """Number of decompressed bytes of an event stream that are parsed at a time."""
 _SESSION = "mcp-session-id"
 _SESSION_ERRORS = frozenset({-32000, -32001, -32600})
-"""Error codes of servers for an unknown session, with status 400 or 404."""
+"""JSON-RPC error codes with which servers reject an unknown session; the HTTP status is 400 or 404."""
 # The SDK has no codes for these errors, only message prefixes.
 _STREAM_FAILED = "SSE stream "
 _EVENT_TOO_LARGE = "SSE stream failed: Server-sent event exceeded"

@@ -36,7 +36,8 @@ class MCPClientLoader:
     async def load(self, configs: Mapping[str, Any]) -> list[MCPClient]:
         """Connect to every server of `{"name": config}` or `{"mcpServers": {…}}`; return the connected clients.
 
-        A config is an `MCPClientConfig` or a mapping in editors' format. Failures are logged and stored in `errors`.
+        A config is an `MCPClientConfig`, or a mapping with the fields that editors use in `mcpServers`. Failures are
+        logged and stored in `errors`.
         """
         clients: list[MCPClient] = []
         for name, config in read_servers(configs).items():

@@ -27,9 +27,9 @@ _log = logging.getLogger("operations.mcp")
 ELICIT = "elicitation/create"
 SAMPLE = "sampling/createMessage"
 MAX_SERVER_REQUESTS = 100
-"""Maximum number of concurrent requests of one server; further ones are rejected."""
+"""Maximum number of concurrent requests of one server; further requests are rejected."""
 MAX_UNSENT_RESPONSES = 4 * 1024 * 1024
-"""Maximum size of the unsent responses to a server, in bytes; further ones are dropped."""
+"""Maximum size of the unsent responses to a server, in bytes; further responses are dropped."""
 _OVERHEAD = 8 * 1024
 """Bytes that an unsent response needs in addition to its text, at most."""
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "notice": logging.INFO, "warning": logging.WARNING}
@@ -90,12 +90,12 @@ class ServerRequests:
 
     @property
     def elicitation_callback(self) -> ElicitationFnT | None:
-        """The callback for an SDK session; None announces no capability and rejects requests."""
+        """The elicitation callback for an SDK session; with None, the session rejects such requests."""
         return self._elicit if ELICIT in self._handlers else None
 
     @property
     def sampling_callback(self) -> SamplingFnT | None:
-        """The callback for an SDK session; None announces no capability and rejects requests."""
+        """The sampling callback for an SDK session; with None, the session rejects such requests."""
         return self._sample if SAMPLE in self._handlers else None
 
     async def _elicit(

@@ -115,7 +115,7 @@ class MCPSession:
     def _prepare(
         self, method: str, params: Mapping[str, Any], headers: Mapping[str, str] | None
     ) -> tuple[Mapping[str, Any], CallOptions]:
-        """Return the parameters and headers with the additions of the protocol version."""
+        """Return the parameters and headers of a request, with the fields that the protocol version requires."""
         if not self._is_modern:
             return params, {"headers": {**(headers or {}), **self._headers}}
         sent = {**(headers or {}), **self._headers, "mcp-method": method}

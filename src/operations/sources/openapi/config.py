@@ -62,7 +62,7 @@ class HTTPRetry(msgspec.Struct, frozen=True, kw_only=True):
     statuses: Sequence[int] = (429, 502, 503, 504)
     first_delay: float = 0.25
     longest_delay: float = 20.0
-    """Maximum delay in seconds, also for `Retry-After`."""
+    """Longest delay in seconds before a retry. If `Retry-After` is longer, the call is not retried."""
     mutations: bool = False
     """Whether calls that are not idempotent in HTTP are retried as well."""
 

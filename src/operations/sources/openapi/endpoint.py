@@ -95,8 +95,8 @@ class OpenAPIEndpoint:
     """One operation of a document."""
 
     _last_described: tuple[int, str] | None = None
-    """Status and content type of the last response to which the output schema applied. Most responses have the same, so
-    that they need no further check.
+    """Status and content type of the last response to which the output schema applied. They are stored
+    because most responses have the same.
     """
 
     def __init__(self, service: HTTPService, reader: TemplateReader, names: NameAllocator, found: FoundEntry) -> None:

@@ -397,7 +397,7 @@ def _require_document(root: DocNode) -> None:
 
 
 def _entries(documents: Documents, problems: list[str]) -> Iterator[FoundEntry]:
-    """Yield every path and method of the document in order, with references of paths resolved."""
+    """Yield every path and method of the document in order; the `$ref` of a path is resolved."""
     newest = str(documents.root.value.get("openapi", "")).startswith("3.2")
     paths = documents.root.get("paths")
     if not isinstance(paths.value, (Mapping, NoneType)):

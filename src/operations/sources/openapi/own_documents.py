@@ -41,7 +41,7 @@ EVENTS_TYPE = "text/event-stream; profile=envelope"
 
 _JSON = "application/json"
 _LOST = frozenset({502, 503, 504})
-"""Statuses of a proxy that received no response."""
+"""HTTP statuses of a proxy that received no response from the server: the call may have run."""
 
 
 class _LostError(Exception):
@@ -120,7 +120,7 @@ class OwnEndpoint:
         return []
 
     async def call(self, input: Any, context: OperationContext) -> Any:
-        """Call the operation; the handler of its `Operation`."""
+        """Call the operation. This method is the handler of the imported `Operation`."""
         options = call_options(context)
         wants_progress = context.progress is not None and "stream" not in self._remote.ways
         prepared = self._prepare(input, options, EVENTS_TYPE if wants_progress else ENVELOPE_TYPE, context)
@@ -141,7 +141,7 @@ class OwnEndpoint:
     async def _call_with_progress(
         self, prepared: PreparedRequest, options: HTTPCallOptions, context: OperationContext
     ) -> Any:
-        """Request the call as events: its progress, then its result."""
+        """Make a call whose response is an event stream: the progress of the call, then its result."""
         result = None
         try:
             async for envelope in self._follow(prepared, options, context, self._service.parser()):
@@ -153,7 +153,7 @@ class OwnEndpoint:
         return result
 
     async def stream(self, input: Any, context: OperationContext) -> AsyncIterator[Any]:
-        """Yield the results of a subscription. A stream that ends without its last event is resumed if configured."""
+        """Yield the results of a subscription; resume a stream that ends early, at most `reconnect` times."""
         service, options = self._service, call_options(context)
         prepared = self._prepare(input, options, EVENTS_TYPE, context)
         if options.dry_run:

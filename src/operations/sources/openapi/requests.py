@@ -163,7 +163,7 @@ def base_url(servers: Sequence[Mapping[str, Any]], config: HTTPServiceConfig, do
 
 
 def _split_query(base: str) -> tuple[str, str]:
-    """Return the base of all paths, and the query of every request."""
+    """Split a base URL: return the URL that precedes each path, and the query that each request gets."""
     path, _, query = base.partition("#")[0].partition("?")
     return path.rstrip("/"), query
 

@@ -32,7 +32,7 @@ from operations.sources.openapi.template import Template, security_schemes
 
 _log = logging.getLogger("operations")
 _ATTEMPTS = 3
-"""Maximum number of attempts with refreshed tokens."""
+"""Maximum number of times that a request is sent while the server refuses its token."""
 TURN_BYTES = 16 * 1024
 """Bytes of an event stream after which other tasks run: a server may send faster than the stream is parsed."""
 
@@ -71,7 +71,7 @@ class HTTPService:
         root: Any = swagger2.servers(document) if "swagger" in document else document.get("servers")
         servers = [server for server in root if isinstance(server, Mapping)] if isinstance(root, list) else []
         self.base_url = base_url(servers, config, document_url)
-        """Base of all paths, except for operations with their own servers; None if unknown."""
+        """Base URL of all paths, except for operations that declare their own servers; None if unknown."""
         self.origins = CredentialOrigins(config.base_url, requested_url, config.credential_origins)
         version = documents.root.get("info").value
         self.version = str(version.get("version", "")) if isinstance(version, Mapping) else ""
@@ -249,7 +249,7 @@ class HTTPService:
         return self._exchange
 
     def parser(self, before: SSEParser | None = None) -> SSEParser:
-        """Return a parser of events with the configured limits; it continues after the parser `before`."""
+        """Return a parser of events with the configured limits, and with the last event id of the parser `before`."""
         most = self.config.limits.event_bytes
         parser = SSEParser(max_line=most, max_event=most)
         if before is not None:

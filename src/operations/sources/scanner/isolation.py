@@ -109,7 +109,7 @@ def _streams_redirected(thread: threading.Thread) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _directory_restored() -> Iterator[None]:
-    """Restore the current directory, which the whole process shares."""
+    """Restore the current directory at the end of the block: an import may change it for the whole process."""
     try:
         before = os.getcwd()
     except OSError:  # it was removed
