@@ -68,10 +68,23 @@ def test_looks_at_one_place(document: Any, looks: int) -> None:
 def test_the_limit_is_never_below_the_estimate(document: Any) -> None:
     converted = from_schema(document).document
     costs = Costs(converted)
-    assert costs._bounds["#"].visits >= costs.of(converted)
+    assert costs._bounds_of("#").visits >= costs.of(converted)
     explained = Costs(converted, explained=True)
     explained._estimate_all()
-    assert explained._bounds["#"].visits >= min(max(explained._schemas.values(), default=0), BEYOND)
+    assert explained._bounds_of("#").visits >= min(max(explained._schemas.values(), default=0), BEYOND)
+
+
+@pytest.mark.parametrize("name", ["plain", "default", "enum", "const", "examples", "$defs", "$ref"])
+def test_a_property_costs_the_same_under_every_name(name: str) -> None:
+    """A property may have the name of a keyword whose value is not searched for schemas."""
+    levels: dict[str, Any] = {f"d{level}": doubled(f"#/$defs/d{level + 1}") for level in range(30)}
+    document = {"properties": {name: {"$ref": "#/$defs/d0"}}, "$defs": {**levels, "d30": {"type": "integer"}}}
+    assert not Costs(from_schema(document).document).affordable
+    assert not from_schema(document).check({name: "text"})
+
+
+def doubled(pointer: str) -> dict[str, Any]:
+    return {"allOf": [{"$ref": pointer}, {"title": "again", "$ref": pointer, "properties": {}}]}
 
 
 def test_members_of_many_types_do_not_add_up() -> None:

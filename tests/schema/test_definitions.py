@@ -111,6 +111,15 @@ def test_a_closed_form_is_written_once() -> None:
     assert forms[0]["#/$defs/closed:User"] is forms[1]["#/$defs/closed:User"]
 
 
+def test_a_definition_without_defaults_has_the_same_closed_form_whether_defaults_are_required_or_not() -> None:
+    text = {"type": "string"}
+    branch = {"type": "object", "properties": {"size": {"default": 1}, "leaf": {"$ref": "#/$defs/leaf"}}}
+    leaf = {"type": "object", "properties": {"name": text}}
+    union = {"anyOf": [{"$ref": "#/$defs/branch"}, {"$ref": "#/$defs/leaf"}], "$defs": {"branch": branch, "leaf": leaf}}
+    forms = Closer(Nodes(union)).form().definitions
+    assert {pointer[8:] for pointer in forms} == {"closed:branch", "closed-kept:branch", "closed:leaf"}
+
+
 def test_a_component_is_converted_once() -> None:
     definitions = shared()
     team, user = definitions.convert(source("Team")), definitions.convert(source("User", "Team"))

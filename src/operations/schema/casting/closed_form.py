@@ -22,6 +22,8 @@ _UNTOUCHED = ("not", "if", "contains", "propertyNames")
 _NAMING = frozenset({"properties", "patternProperties", "prefixItems"})
 _DEFAULT = frozenset({"default"})
 _MATTERING = _NAMING | _DEFAULT
+_NAMED = frozenset({"properties", "$ref", "allOf", "anyOf", "oneOf", "default"})
+"""Keywords of which a schema has at least one if it names a property that may have a default."""
 _UNCLOSABLE = {"not": {"type": "object"}}
 
 
@@ -79,6 +81,8 @@ class Closer:
     def _reference(self, pointer: str, form: str) -> dict[str, Any]:
         if form != "open" and not self._mattering.reached_from(pointer):
             form = "open"
+        elif form.endswith("-kept") and not self._defaulting.reached_from(pointer):
+            form = form.removesuffix("-kept")
         target = f"#/$defs/{form}:{pointer[8:]}"
         self._targets.add(target)
         return {"$ref": target}
@@ -93,7 +97,9 @@ class Closer:
     # Schemas that are closed themselves
 
     def _closed(self, schema: Any, kept: str) -> Any:
-        if _is_leaf(schema) or not self._needs_closing(schema):
+        if _is_leaf(schema):
+            return schema
+        if not self._needs_closing(schema):
             return self._open(schema)
         if not any(keyword in schema for keyword in _IN_PLACE):
             return self._closed_simple(schema, kept)
@@ -108,7 +114,7 @@ class Closer:
         return self._closed_union(schema, node, own[0], kept)
 
     def _closed_simple(self, schema: dict[str, Any], kept: str) -> dict[str, Any]:
-        out: dict[str, Any] = self._inner(schema, kept)
+        out = self._inner_keywords(schema, kept)
         named = "properties" in schema or "patternProperties" in schema
         if named and "additionalProperties" not in schema and "unevaluatedProperties" not in schema:
             out["additionalProperties"] = False
@@ -116,7 +122,7 @@ class Closer:
         return out
 
     def _closed_whole(self, schema: dict[str, Any], node: Node, kept: str) -> dict[str, Any]:
-        out: dict[str, Any] = self._inner(schema, kept)
+        out = self._inner_keywords(schema, kept)
         if "unevaluatedProperties" not in schema and (node.declares or node.conditional):
             out["unevaluatedProperties"] = False
             out["properties"] = {**dict.fromkeys(node.required, True), **out.get("properties", {})}
@@ -194,7 +200,7 @@ class Closer:
 
     def _require(self, out: dict[str, Any], schema: dict[str, Any], kept: str) -> None:
         """Require properties with a default, and full tuples."""
-        if not kept and self._has_default(schema):
+        if not kept and not _NAMED.isdisjoint(schema) and self._has_default(schema):
             names = self._defaulted(self._nodes.node([schema]))
             if names:
                 out["required"] = list(dict.fromkeys((*schema.get("required", ()), *names)))

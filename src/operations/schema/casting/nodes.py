@@ -7,6 +7,7 @@ recursive schemas are finite.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from threading import RLock
 from typing import Any, Final
 
@@ -165,7 +166,11 @@ class Nodes:
         self._unions: dict[int, Union] = {}
         self._checkers: dict[tuple[int, ...], Callable[[Any], bool]] = {}
         self._native = Parts(document)
-        self.root = self.node([document])
+
+    @cached_property
+    def root(self) -> Node:
+        """The node of the document."""
+        return self.node([self.document])
 
     def node(self, schemas: Iterable[Any]) -> Node:
         """Return the node of schemas that apply together."""

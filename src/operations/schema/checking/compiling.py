@@ -10,7 +10,7 @@ import jsonschema_rs
 
 from operations.schema.checking.values import too_shared
 from operations.schema.dialects.literals import fragment
-from operations.schema.dialects.traversal import NativeForm, native_form, nesting_of
+from operations.schema.dialects.traversal import NativeForm, native_form, targets_of
 
 if TYPE_CHECKING:
     from operations.schema.dialects.patterns import Engine
@@ -110,7 +110,7 @@ class Parts:
 
     def compiled(self, schemas: tuple[Any, ...]) -> jsonschema_rs.Validator | None:
         """Return a validator for all of `schemas`; None if there are none or the native engine rejects them."""
-        if not any(nesting_of(schema).targets for schema in schemas):
+        if not any(targets_of(schema) for schema in schemas):
             return compiled(schemas[0] if len(schemas) == 1 else {"allOf": list(schemas)}) if schemas else None
         if self._registry is None:
             from operations.schema.dialects.patterns import weakest_engine

@@ -6,20 +6,20 @@ level of a chain, even for small values. The engine cannot be stopped, so the co
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from operations.schema.checking.secrets import target_of
+from operations.schema.dialects.keywords import SCHEMA_LISTS, SCHEMA_MAPS
 from operations.schema.dialects.traversal import (
     APPLYING,
     BEYOND,
     UNEVALUATED,
     Bounds,
     Definition,
-    Nesting,
-    nesting_of,
+    definitions_of,
 )
 
 AFFORDABLE = 4096
@@ -29,13 +29,15 @@ EXPLAINABLE = 64
 _MAX_HEIGHT = 600
 """Maximum depth of schemas, through references, that the native engine compiles without a stack overflow."""
 _CYCLE_SHARE = 10
+_UNEVALUATED_DEPTH = 7
 _MAX_NAMES = 256
 _LISTS = ("allOf", "anyOf", "oneOf")
 _SINGLE = ("not", "if", "then", "else")
 _VERDICT_ONLY = ("anyOf", "oneOf", "not", "if")
 """Keywords for which an outline, or the native engine, only decides validity and lists no errors."""
 
-_OTHERS = ("additionalProperties", "items", "propertyNames", "contains", *UNEVALUATED)
+_IN_PLACE = frozenset({*_LISTS, *_SINGLE, "dependentSchemas"})
+_NAMED = frozenset({"properties", "prefixItems"})
 _UNBOUNDED: Final = Bounds(0, BEYOND)
 _Key = str | int
 
@@ -100,8 +102,8 @@ class _Pass(NamedTuple):
 class Costs:
     """The cost of one converted document and of each schema in it.
 
-    `definitions` are those of the document by pointer, if other documents share them. What the first of these documents
-    finds about a definition, the definition keeps.
+    `definitions` are those of the document by pointer, if other documents share them. The bounds of a definition are
+    stored in it, so that only the first of these documents computes them.
     """
 
     def __init__(
@@ -117,9 +119,8 @@ class Costs:
         self._outlined = outlined
         self._known: dict[str, _Visits] = {}
         self._schemas: dict[int, int] = {}
-        self._bounds: dict[str, Bounds] = {}
-        self._definitions = definitions
-        for group in _components(document, definitions, measured=True):
+        self._definitions = definitions_of(document, definitions)
+        for group in _components(self._definitions, measured=True):
             self._measure(group)
 
     def of(self, schema: Any) -> int:
@@ -134,76 +135,45 @@ class Costs:
 
     def affords(self, schema: Any) -> bool:
         """Whether the native engine may be called for any value of one schema of the document."""
-        root = schema is self._document
-        height = self._bounds["#"].height if root else self._height(nesting_of(schema))
-        if root and self._bounds["#"].visits <= AFFORDABLE:  # fast path: most schemas are small
-            return height <= _MAX_HEIGHT
-        return height <= _MAX_HEIGHT and self.of(schema) <= max(AFFORDABLE, len(self._schemas))
+        bounds = self._bounds_of("#") if schema is self._document else _Walk(schema, self._bounds_of)
+        if bounds.height > _MAX_HEIGHT:
+            return False
+        if bounds.visits <= AFFORDABLE:  # fast path: most schemas are small
+            return True
+        return self.of(schema) <= max(AFFORDABLE, len(self._schemas))
 
     @property
     def explainable(self) -> bool:
         """Whether the native engine may list the errors of any value."""
-        if self._bounds["#"].visits <= EXPLAINABLE:  # fast path: most schemas are small
+        if self._bounds_of("#").visits <= EXPLAINABLE:  # fast path: most schemas are small
             return True
         self._estimate_all()
         return max(self._schemas.values(), default=0) <= max(EXPLAINABLE, len(self._schemas))
 
-    def _measure(self, group: dict[str, Nesting]) -> None:
-        """Compute how deeply definitions are nested for the native engine; each definition of a cycle counts once."""
-        height = max(self._height(references) for references in group.values())
+    def _measure(self, group: Mapping[str, Definition]) -> None:
+        """Bound the cost of definitions that refer to each other; for the depth, each of them counts once."""
+        walks = {pointer: _Walk(definition.schema, self._bounds_of) for pointer, definition in group.items()}
+        height = max(walk.height for walk in walks.values())
         if len(group) > 1:
-            height += sum(references.depth for references in group.values()) // _CYCLE_SHARE
-        for pointer in group:
-            bounds = Bounds(height, self._max_of(target_of(pointer, self._document)))
-            shared = self._definitions.get(pointer)
-            if shared is None:
-                self._bounds[pointer] = bounds
-            else:
-                shared.bounds = bounds
+            height += sum(walk.depth for walk in walks.values()) // _CYCLE_SHARE
+        for pointer, walk in walks.items():
+            group[pointer].bounds = Bounds(height, walk.visits)
 
     def _bounds_of(self, pointer: str) -> Bounds:
         """Return the bounds of a definition; too many visits if it is part of the same cycle."""
-        shared = self._definitions.get(pointer)
-        known = self._bounds.get(pointer) if shared is None else shared.bounds
-        return known or _UNBOUNDED
-
-    def _max_of(self, schema: Any) -> int:
-        """Return an upper limit of the visits of one path; visits to different properties are not distinguished."""
-        if not isinstance(schema, dict):
-            return 1
-        if APPLYING.isdisjoint(schema):  # fast path: a type and a description
-            return 1
-        in_place = self._bounds_of(schema["$ref"]).visits if "$ref" in schema else 0
-        for _, child in _in_place(schema):
-            in_place += self._max_of(child)
-        named = 1
-        for child in chain(schema.get("properties", {}).values(), schema.get("prefixItems", ())):
-            if isinstance(child, dict) and not APPLYING.isdisjoint(child):
-                named = max(named, self._max_of(child))
-        for keyword in _OTHERS:
-            if keyword in schema:
-                named += self._max_of(schema[keyword])
-        for child in schema.get("patternProperties", {}).values():
-            named += self._max_of(child)
-        again = 1 + sum(keyword in schema for keyword in UNEVALUATED)
-        return min(1 + again * in_place + named, BEYOND)
-
-    def _height(self, references: Nesting) -> int:
-        return max(
-            [references.depth, *(depth + self._bounds_of(name).height for name, depth in references.targets.items())]
-        )
+        return self._definitions[pointer].bounds or _UNBOUNDED
 
     def _estimate_all(self) -> None:
         if not self._known:
-            for group in _components(self._document, self._definitions):
+            for group in _components(self._definitions):
                 self._estimate(group)
 
-    def _estimate(self, group: dict[str, Nesting]) -> None:
+    def _estimate(self, group: Mapping[str, Definition]) -> None:
         """Estimate the cost of definitions that refer to each other, or of a single definition."""
         cycle = frozenset(group)
         entries: set[str] = set()
         edge = 1
-        if any(cycle & references.targets.keys() for references in group.values()):
+        if any(cycle & definition.targets for definition in group.values()):
             edge = self._edge(cycle, entries)
         last = _Pass(1, edge, cycle, {}, entries)
         for pointer in cycle:
@@ -288,27 +258,65 @@ def _in_place(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         yield "dependentSchemas", child
 
 
-def _components(
-    document: Any, definitions: Mapping[str, Definition], *, measured: bool = False
-) -> Iterator[dict[str, Nesting]]:
+class _Walk:
+    """The bounds of one schema and its own depth, found in one walk."""
+
+    def __init__(self, schema: Any, bounds_of: Callable[[str], Bounds]) -> None:
+        self._bounds_of = bounds_of
+        self.height = self.depth = 0
+        self.visits = self._visits(schema, 1)
+        self.height = max(self.height, self.depth)
+
+    def _visits(self, schema: Any, depth: int) -> int:
+        """Return an upper limit of the visits of one path; visits to different properties are not distinguished."""
+        if not isinstance(schema, dict):
+            return 1
+        if depth > self.depth:
+            self.depth = depth
+        if APPLYING.isdisjoint(schema):  # fast path: a type and a description
+            return 1
+        again = 1 + sum(keyword in schema for keyword in UNEVALUATED)
+        below = depth + (1 if again == 1 else _UNEVALUATED_DEPTH)
+        in_place, others, named = 0, 0, 1
+        for keyword, value in schema.items():
+            if keyword == "$ref":
+                target = self._bounds_of(value)
+                self.height = max(self.height, depth + target.height)
+                in_place += target.visits
+            elif keyword in APPLYING:
+                level = below + (keyword in SCHEMA_MAPS)
+                visits = [self._visits(child, level) for child in _children(keyword, value)]
+                if keyword in _NAMED:
+                    named = max(named, max(visits, default=1))
+                elif keyword in _IN_PLACE:
+                    in_place += sum(visits)
+                else:
+                    others += sum(visits)
+        return min(1 + again * in_place + named + others, BEYOND)
+
+
+def _children(keyword: str, value: Any) -> Iterable[Any]:
+    """Return the schemas in the value of a keyword."""
+    if keyword in SCHEMA_MAPS:
+        children: Iterable[Any] = value.values()
+        return children
+    return value if keyword in SCHEMA_LISTS else (value,)
+
+
+def _components(definitions: Mapping[str, Definition], *, measured: bool = False) -> Iterator[dict[str, Definition]]:
     """Yield groups of definitions that refer to each other, dependencies first (Tarjan's algorithm).
 
-    With `measured`, those whose bounds are known are left out.
+    With `measured`, definitions whose bounds are known are left out.
     """
-    known = {pointer for pointer, shared in definitions.items() if shared.bounds} if measured else ()
-    reached_definitions: dict[str, Nesting] = {}
     order: dict[str, int] = {}
     low: dict[str, int] = {}
     opened: dict[str, None] = {}
     walk: list[tuple[str, Iterator[str]]] = []
 
     def enter(pointer: str) -> None:
-        shared = definitions.get(pointer)
-        found = nesting_of(target_of(pointer, document)) if shared is None else shared.nesting
-        reached_definitions[pointer] = found
         order[pointer] = low[pointer] = len(order)
         opened[pointer] = None
-        walk.append((pointer, iter(reached_definitions[pointer].targets)))
+        walk.append((pointer, iter(definitions[pointer].targets)))
 
     enter("#")
     while walk:
@@ -322,9 +330,9 @@ def _components(
                 group = {}
                 while pointer in opened:
                     last = opened.popitem()[0]
-                    group[last] = reached_definitions[last]
+                    group[last] = definitions[last]
                 yield group
-        elif target not in order and target not in known:
-            enter(target)
         elif target in opened:
             low[pointer] = min(low[pointer], order[target])
+        elif target not in order and target in definitions and not (measured and definitions[target].bounds):
+            enter(target)

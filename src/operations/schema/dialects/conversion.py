@@ -6,7 +6,7 @@ omitted and reported once; a schema is never rejected.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -85,11 +85,11 @@ class Converter:
         self.references = References(document, draft, self._draft_of, loader)
         self.definitions: dict[str, Any] = {}
         self._names: dict[Any, str] = {id(document): "#"}
-        self.taken: dict[str, int] = {}
+        self.taken: MutableMapping[str, int] = {}
         self.edges: dict[str, set[str]] = {}
         self._current = "#"
         self._pending: list[tuple[str, SchemaLocation]] = []
-        self._seen: dict[int, SchemaLocation] = {}
+        self._seen: dict[int, tuple[Mapping[str, Any], str, int]] = {}
         self._converted = 0
         self._budget = LiteralBudget()
 
@@ -126,7 +126,7 @@ class Converter:
     def _schema(self, schema: Any, base: str, draft: int, depth: int) -> Any:
         if isinstance(schema, bool):
             return schema
-        if schema.__class__ is not dict and not isinstance(schema, Mapping):
+        if not isinstance(schema, (dict, Mapping)):
             self._complain(f"{type(schema).__name__} is not a schema")
             return True
         if depth > MAX_SCHEMA_DEPTH:
@@ -135,7 +135,7 @@ class Converter:
         if depth:
             base, draft = self.references.enter(schema, base, draft)
             if self._is_shared(schema, base, draft):
-                return {"$ref": self._linked(SchemaLocation(schema, base, draft), None, base)}
+                return {"$ref": self._linked(self._pointer_to(SchemaLocation(schema, base, draft), None))}
         if draft == OPENAPI_30:
             schema = from_openapi30(schema)
         if "$ref" in schema and draft < 2019:
@@ -157,14 +157,11 @@ class Converter:
     def _is_shared(self, schema: Mapping[str, Any], base: str, draft: int) -> bool:
         """Whether a schema of a large document was already converted at another location."""
         self._converted += 1
-        known = self._seen.get(id(schema))
-        if known is None:
-            self._seen[id(schema)] = SchemaLocation(schema, base, draft)
-            return False
-        return self._converted > _MAX_INLINE and known[1:] == (base, draft)
+        here = (schema, base, draft)  # keeps the schema alive, so that its id() stays its own
+        known = self._seen.setdefault(id(schema), here)
+        return known is not here and self._converted > _MAX_INLINE and known[1:] == here[1:]
 
-    def _linked(self, target: SchemaLocation, reference: str | None, base: str) -> str:
-        pointer = self.pointer_to(target, reference, base)
+    def _linked(self, pointer: str) -> str:
         self.edges.setdefault(self._current, set()).add(pointer)
         return pointer
 
@@ -183,14 +180,14 @@ class Converter:
             self._literal(out, keyword, value, silent=True)
 
     def _schema_list(self, out: dict[str, Any], keyword: str, value: Any, where: tuple[str, int, int]) -> None:
-        if isinstance(value, list | tuple) and value:
+        if isinstance(value, (list, tuple)) and value:
             items = [self._schema(item, *where) for item in value]
             out[keyword] = out.get(keyword, []) + (items if keyword in _COUNTED else _distinct(items))
         else:
             self._complain(f"{keyword} is not a list of schemas")
 
     def _schema_map(self, out: dict[str, Any], keyword: str, value: Any, where: tuple[str, int, int]) -> None:
-        if not isinstance(value, Mapping):
+        if not isinstance(value, (dict, Mapping)):
             self._complain(f"{keyword} is not an object")
             return
         members = {}
@@ -224,21 +221,30 @@ class Converter:
         try:
             if not isinstance(value, str):
                 raise UnresolvedReferenceError(f"{value!r:.60} is not a reference")
-            resolve = self.references.resolve_dynamic if keyword == "$dynamicRef" else self.references.resolve
-            target = self.references.root if keyword == "$recursiveRef" else resolve(value, base)
+            pointer = self._linked(self.pointer_of(keyword, str(value), base))
         except (UnresolvedReferenceError, ValueError) as error:
             if isinstance(value, str) and draft_number(value):
                 self.exact = False  # the native engine has the metaschemas built in
                 return
             self._complain(f"{keyword} {value!r:.100} accepts any value: {error}")
             return
-        pointer = self._linked(target, str(value), base)
         if "$ref" in out:
             out.setdefault("allOf", []).append({"$ref": pointer})
         else:
             out["$ref"] = pointer
 
-    def pointer_to(self, target: SchemaLocation, reference: str | None, base: str) -> str:
+    def pointer_of(self, keyword: str, reference: str, base: str) -> str:
+        """Return the pointer of the definition that a reference leads to; raise UnresolvedReferenceError."""
+        return self._pointer_to(self.resolved(keyword, reference, base), reference)
+
+    def resolved(self, keyword: str, reference: str, base: str) -> SchemaLocation:
+        """Return the target of a reference; raise UnresolvedReferenceError."""
+        if keyword == "$recursiveRef":
+            return self.references.root
+        resolve = self.references.resolve_dynamic if keyword == "$dynamicRef" else self.references.resolve
+        return resolve(reference, base)
+
+    def _pointer_to(self, target: SchemaLocation, reference: str | None) -> str:
         """Return the pointer of a definition that is converted later; `reference` is None for a repeated schema."""
         key = id(target.schema) if isinstance(target.schema, Mapping) else reference
         if key not in self._names:
@@ -265,7 +271,7 @@ def _anything(value: Any) -> bool:
     return True
 
 
-def unique_name(reference: str, taken: dict[str, int]) -> str:
+def unique_name(reference: str, taken: MutableMapping[str, int]) -> str:
     """Return a definition's name: the last part of the reference, in characters that pointers need not escape.
 
     `taken` has the names used so far, each with the next number for a duplicate.
@@ -282,7 +288,7 @@ def unique_name(reference: str, taken: dict[str, int]) -> str:
 
 def _modern(schema: Mapping[str, Any], draft: int) -> Iterator[tuple[str, Any]]:
     """Yield the keywords of `schema`, with renamed ones under their new names."""
-    tuple_form = isinstance(schema.get("items"), list | tuple)
+    tuple_form = isinstance(schema.get("items"), (list, tuple))
     for keyword, value in schema.items():
         if keyword == "items" and tuple_form:
             if value:

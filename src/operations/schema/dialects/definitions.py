@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from threading import Lock
 from typing import Any
@@ -10,7 +11,7 @@ from zlib import crc32
 
 from operations.schema.dialects.conversion import Converter, convert, has_cycle
 from operations.schema.dialects.plain import Conversion
-from operations.schema.dialects.references import Loader, SchemaLocation, join
+from operations.schema.dialects.references import Loader, join
 from operations.schema.dialects.traversal import Definition
 
 Revise = Callable[[dict[str, Any], Collection[str]], None]
@@ -80,7 +81,8 @@ class Definitions:
         if reached:
             converted["$defs"] = {pointer[8:]: definition.schema for pointer, definition in reached.items()}
         self._revise(converted, converter.definitions)
-        self._known, self.taken = known, converter.taken
+        self._known = known
+        self.taken |= converter.named
         self.pointers |= converter.pointers
         exact = converter.exact and all(definition.exact for definition in reached.values())
         recursive = has_cycle({pointer: definition.targets for pointer, definition in reached.items()})
@@ -96,16 +98,16 @@ class _SharingConverter(Converter):
 
     def __init__(self, document: Mapping[str, Any], shared: Definitions) -> None:
         super().__init__(document, shared.dialect, shared.loader)
-        self.taken = dict(shared.taken)  # the names of a conversion that fails stay free
+        self.named: dict[str, int] = {}  # the names of a conversion that fails stay free
+        self.taken = ChainMap(self.named, shared.taken)
         self.pointers: dict[str, str] = {}
         self._shared = shared
 
-    def pointer_to(self, target: SchemaLocation, reference: str | None, base: str) -> str:
-        if reference is None:
-            return super().pointer_to(target, reference, base)
+    def pointer_of(self, keyword: str, reference: str, base: str) -> str:
         address = join(base, reference)
         pointer = self._shared.pointers.get(address) or self.pointers.get(address)
         if pointer is None:
+            target = self.resolved(keyword, reference, base)
             pointer = self.pointers[address] = self.define(self._name(address), target)
         return pointer
 

@@ -48,12 +48,12 @@ def plain(value: Any, budget: LiteralBudget, depth: int = MAX_LITERAL_DEPTH) -> 
 def _plain_container(value: Any, budget: LiteralBudget, depth: int) -> Any:
     if depth < 0:
         raise NotPlainError("nested too deeply")
-    if not isinstance(value, Mapping | list | tuple):
+    if not isinstance(value, (list, tuple, dict, Mapping)):
         raise NotPlainError(f"{type(value).__name__} is not JSON")
     budget.take(len(value))
-    if isinstance(value, Mapping):
-        return {_plain_key(key): plain(item, budget, depth) for key, item in value.items()}
-    return [plain(item, budget, depth) for item in value]
+    if isinstance(value, (list, tuple)):
+        return [plain(item, budget, depth) for item in value]
+    return {_plain_key(key): plain(item, budget, depth) for key, item in value.items()}
 
 
 def _plain_text(value: str) -> str:

@@ -11,7 +11,6 @@ from operations.schema.dialects.keywords import LITERALS
 Loader = Callable[[str], Any]
 
 _MAX_SCANNED = 200_000
-_IDENTIFYING = frozenset({"$schema", "$id", "id"})
 
 
 class SchemaLocation(NamedTuple):
@@ -34,7 +33,7 @@ def pointer_parts(pointer: str) -> list[str]:
 def join(base: str, reference: str) -> str:
     """Return `reference` resolved against `base`; unlike the standard library, also for URNs."""
     if reference.startswith("#"):
-        return urldefrag(base)[0] + reference
+        return base.partition("#")[0] + reference
     if not base or urlsplit(reference).scheme:
         return reference
     return urljoin(base, reference)
@@ -67,7 +66,7 @@ class References:
 
     def enter(self, schema: Mapping[str, Any], base: str, draft: int) -> tuple[str, int]:
         """Return the base URL and draft inside `schema`, given the base URL and draft around it."""
-        if _IDENTIFYING.isdisjoint(schema):  # fast path: most schemas
+        if not ("$id" in schema or "id" in schema or "$schema" in schema):  # fast path: most schemas
             return base, draft
         draft = self._draft_of(schema, draft)
         own = identifier(schema, draft)
@@ -97,13 +96,13 @@ class References:
     def _descend(self, location: SchemaLocation, pointer: str) -> SchemaLocation:
         schema, base, draft = location
         for part in pointer_parts(pointer):
-            if isinstance(schema, Mapping) and part in schema:
+            if isinstance(schema, (dict, Mapping)) and part in schema:
                 schema = schema[part]
             elif isinstance(schema, list | tuple) and part.isdecimal() and int(part) < len(schema):
                 schema = schema[int(part)]
             else:
                 raise UnresolvedReferenceError(f"unresolved pointer {pointer!r}")
-            if isinstance(schema, Mapping):
+            if isinstance(schema, (dict, Mapping)):
                 base, draft = self.enter(schema, base, draft)
         return SchemaLocation(schema, base, draft)
 

@@ -16,8 +16,6 @@ BEYOND: Final = 1 << 40
 UNEVALUATED: Final = ("unevaluatedProperties", "unevaluatedItems")
 APPLYING: Final = (SCHEMA - {"contentSchema"}) | SCHEMA_LISTS | SCHEMA_MAPS | {"$ref"}
 """Keywords with sub-schemas or references that apply to a value."""
-_UNEVALUATED_DEPTH = 7
-_UNWALKED = ("$defs", "enum", "const", "default", "examples")
 _LEAVES: Final = ASSERTIONS.keys() | {"$ref"}
 _SINGLE: Final = SCHEMA - {"contentSchema"}
 _MAPS: Final = SCHEMA_MAPS | {"$defs"}
@@ -78,34 +76,10 @@ class Bounds(NamedTuple):
     """An upper limit of the visits of one path of a value."""
 
 
-class Nesting(NamedTuple):
-    """How deeply a definition is nested: the depth at which each reference occurs, and the maximum depth."""
-
-    targets: dict[str, int]
-    depth: int
-
-
-def nesting_of(schema: Any) -> Nesting:
-    """Return the references of a converted schema, except those of its own definitions, and its depth."""
-    targets: dict[str, int] = {}
-    deepest = 0
-    pending = [(schema, 1)] if isinstance(schema, (dict, list)) else []
-    while pending:
-        node, depth = pending.pop()
-        if isinstance(node, dict):
-            deepest = max(deepest, depth)
-            if isinstance(node.get("$ref"), str):
-                targets[node["$ref"]] = max(targets.get(node["$ref"], 0), depth)
-            unevaluated = "unevaluatedProperties" in node or "unevaluatedItems" in node
-            below = depth + (_UNEVALUATED_DEPTH if unevaluated else 1)
-            pending += [
-                (value, below)
-                for key, value in node.items()
-                if isinstance(value, (dict, list)) and key not in _UNWALKED
-            ]
-        else:
-            pending += [(item, depth) for item in node if isinstance(item, (dict, list))]
-    return Nesting(targets, deepest)
+def targets_of(schema: Any) -> frozenset[str]:
+    """Return the pointers that a converted schema refers to, except those of its own definitions."""
+    nodes = schemas_in(schema, ()) if isinstance(schema, dict) else ()
+    return frozenset(node["$ref"] for node in nodes if "$ref" in node)
 
 
 class NativeForm(NamedTuple):
@@ -180,17 +154,12 @@ class Definition:
     @cached_property
     def targets(self) -> frozenset[str]:
         """Pointers of the definitions that this one refers to."""
-        return frozenset(self.nesting.targets)
+        return targets_of(self.schema)
 
     @cached_property
     def native(self) -> NativeForm:
         """The assertions of the definition, for the native engine."""
         return native_form(self.schema)
-
-    @cached_property
-    def nesting(self) -> Nesting:
-        """The depth of the definition and of each reference in it, for the estimate of costs."""
-        return nesting_of(self.schema)
 
     @cached_property
     def marks_secrets(self) -> bool:
