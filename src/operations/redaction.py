@@ -32,6 +32,8 @@ _SHAPES = (
 _SHORTEST_SECRET = 4
 _LONGEST_JSON = 1024 * 1024
 """Maximum length of strings that are read as JSON documents."""
+_SPACE = " \t\n\r"
+"""The characters that may precede a JSON document."""
 
 
 class Redactor:
@@ -105,7 +107,7 @@ class Redactor:
 
 def json_document(text: str) -> Any:
     """Return the object or list that a string contains as JSON text; None for any other string."""
-    if text[:1] not in ("{", "[") or len(text) > _LONGEST_JSON:
+    if len(text) > _LONGEST_JSON or text.lstrip(_SPACE)[:1] not in ("{", "["):
         return None
     try:
         return msgspec.json.decode(text)

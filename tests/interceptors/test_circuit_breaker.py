@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from operations import CallError, ErrorCode, OperationContext, OperationRegistry
-from operations.interceptors import CircuitBreaker
+from operations.interceptors import CircuitBreaker, ConcurrencyLimit, RateLimit
 from operations.testing import error_of
 from tests.interceptors.calls import Clock, Upstream, operation_of, outcomes, registry_of, unavailable
 
@@ -149,3 +149,19 @@ async def test_a_flapping_upstream_is_called_only_while_it_is_up() -> None:
     changes = [state for index, (_, state) in enumerate(states) if not index or states[index - 1][1] != state]
     assert set(changes) == {"closed", "open", "half-open"} or set(changes) == {"closed", "open"}
     assert changes.count("closed") == 5
+
+
+async def test_calls_that_a_limit_refused_are_no_failures() -> None:
+    """One caller that exceeds its limit must not open the breaker for all callers."""
+    circuit = breaker(Clock(), minimum=2)
+    registry = registry_of([circuit, RateLimit(1, per=60)], Upstream())
+    assert await outcomes(lambda: registry.execute("a.b"), 5) == ["ok"] + ["RATE_LIMITED"] * 4
+    assert circuit.states() == {("a",): "closed"}
+
+    async def wait(input: Any, context: OperationContext) -> None:
+        await asyncio.sleep(0.01)
+
+    registry = registry_of([circuit, ConcurrencyLimit(1)], wait)
+    ended = await asyncio.gather(*(registry.execute("a.b") for _ in range(5)), return_exceptions=True)
+    assert sum(isinstance(each, CallError) for each in ended) == 4
+    assert circuit.states() == {("a",): "closed"}

@@ -11,6 +11,7 @@ import pytest
 from operations import CallError, ErrorCode, OperationContext, http_envelope, mcp_envelope
 from operations.content import MCPTextContent
 from operations.interceptors import LogCalls, Redact, ResponseLimit
+from operations.redaction import Redactor
 from operations.testing import error_of
 from tests.interceptors.calls import ANN, Upstream, registry_of, unavailable
 
@@ -168,3 +169,10 @@ async def test_a_stream_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
         ("ok", 3),
         ("ok", 1),
     ]
+
+
+@pytest.mark.parametrize("space", ["", " ", "\n", "\r\n\t "])
+async def test_fields_of_json_text_are_redacted_after_white_space(space: str) -> None:
+    registry = registry_of([Redact()], Answers({"text": f'{space}{{"password": "hunter2"}}'}))
+    assert "hunter2" not in repr(await registry.execute("a.b"))
+    assert "hunter2" not in Redactor().text(f'{space}{{"password": "hunter2"}}')

@@ -155,3 +155,23 @@ async def test_pointers_to_bytes_cost_no_more_than_the_request() -> None:
             status, answer = await post(url, message("tools/call", params, meta=meta))
         assert status == 200
         assert answer["result"]["isError"] is True
+
+
+async def test_sessions_that_one_caller_opens_at_once_are_bounded() -> None:
+    about = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+    body = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": about}
+    eve = {"accept": "application/json, text/event-stream", "x-caller": "eve"}
+    async with serve_endpoint(OperationRegistry(OPERATIONS)) as (url, _), httpx2.AsyncClient(timeout=60) as client:
+        opened = await asyncio.gather(
+            *(client.post(url, json=body, headers=eve) for _ in range(2 * http.SESSIONS_PER_IDENTITY))
+        )
+        statuses = [each.status_code for each in opened]
+        assert (statuses.count(200), statuses.count(429)) == (http.SESSIONS_PER_IDENTITY, http.SESSIONS_PER_IDENTITY)
+
+
+async def test_concurrent_lists_are_counted_once_in_the_cache() -> None:
+    registry = OperationRegistry(OPERATIONS)
+    async with serve_endpoint(registry) as (url, endpoint):
+        await asyncio.gather(*(post(url, message("tools/list")) for _ in range(8)))
+        tool_list = endpoint.mcp_server.tool_list
+        assert tool_list._bytes == sum(map(len, tool_list._pages.values())) > 0

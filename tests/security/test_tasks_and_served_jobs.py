@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from operations import AccessControl, Identity, OperationContext, operation
+from operations import AccessControl, Identity, OperationContext, OperationRegistry, operation
 from operations.identity import Principal, StaticTokens
-from operations.jobs import Jobs
+from operations.jobs import Jobs, job_operations
 from operations.serving import app
 from operations.serving.app import ServedApp
 from operations.serving.mcp.tools import NAME, OPTIONAL, TASK
@@ -227,3 +227,30 @@ async def test_inputs_are_bounded_before_they_are_kept() -> None:
         )
         assert large.status == 413
         assert await site.jobs.list() == []
+
+
+async def test_a_job_that_submits_a_job_reaches_only_served_operations() -> None:
+    ran = 0
+
+    @operation("hidden.stop", type="mutation")
+    async def stop() -> None:
+        nonlocal ran
+        ran += 1
+
+    registry = OperationRegistry([stop])
+    async with Jobs(registry) as jobs:
+        for each in job_operations(jobs):
+            registry.register(each)
+        served = app(registry, authenticator=TOKENS, jobs=jobs, deny=["hidden.*"])
+        wanted = {"operation_id": "hidden.stop"}
+        waits = {"prefer": "respond-async, wait=5"}
+        for data, headers in (
+            (wanted, {}),
+            (wanted, waits),
+            ({"operation_id": "jobs.submit", "input": wanted}, waits),
+            ({"operation_id": "jobs.submit", "input": {"operation_id": "jobs.submit", "input": wanted}}, {}),
+        ):
+            await post_json(served, "/jobs/submit", data, headers=headers, token="weak-token")
+        await asyncio.sleep(0.1)
+        assert {status.operation_id for status in await jobs.list()} == {"jobs.submit"}
+    assert ran == 0

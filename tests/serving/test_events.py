@@ -304,3 +304,25 @@ async def test_a_stream_ends_with_the_credentials_of_its_caller(shop: Shop) -> N
     served = app(shop.registry, mcp=False, authenticator=soon)
     answer = await request(served, "GET", "/shop/watch", token="t")
     assert '"TIMEOUT"' in events_of(answer.body)[-1]["data"]
+
+
+async def test_ended_streams_that_can_be_resumed_count_towards_the_limit(shop: Shop) -> None:
+    served = app(shop.registry, mcp=False, limits=Limits(streams=2, replay_seconds=0.2))
+    for _ in range(2):
+        async with following(served, "/shop/watch") as sent:
+            shop.items.put_nowait(1)
+            await drop(sent, 1)
+        shop.items.put_nowait(None)
+    await asyncio.sleep(0.05)
+    assert (await request(served, "GET", "/shop/watch")).status == 429
+    await asyncio.sleep(0.3)
+    for _ in range(3):
+        shop.items.put_nowait(None)
+        assert (await request(served, "GET", "/shop/watch")).status == 200
+    async with following(served, "/shop/watch") as sent:
+        shop.items.put_nowait(1)
+        await drop(sent, 1)
+    await asyncio.sleep(0.4)
+    for _ in range(3):
+        shop.items.put_nowait(None)
+        assert (await request(served, "GET", "/shop/watch")).status == 200

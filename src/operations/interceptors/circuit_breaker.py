@@ -13,6 +13,8 @@ from operations.interceptors.base import Envelopes, Invocation, KeyPart, Proceed
 State = Literal["closed", "open", "half-open"]
 _SLICES = 10
 _MAX_KEYS = 10_000
+_LIMITS = ("RATE_LIMITED", "CONCURRENCY_LIMIT", "CIRCUIT_OPEN")
+"""The reasons of refused calls, which one caller can cause for others if they count as failures."""
 
 
 class CircuitBreaker:
@@ -25,8 +27,8 @@ class CircuitBreaker:
 
     A failure is `UNAVAILABLE`, `TIMEOUT` or `EXECUTION_ERROR`, except with an HTTP status below 500. Other errors count
     as successes: the upstream answered. A stream is counted when it ends: as a failure if it ends with a failure, else
-    as a success. Cancelled calls do not count. Each combination of the parts in `by` has a separate breaker; by
-    default, each namespace has one.
+    as a success. Cancelled calls, and calls that a limit or another breaker refused, do not count. Each combination of
+    the parts in `by` has a separate breaker; by default, each namespace has one.
     """
 
     def __init__(
@@ -168,5 +170,8 @@ def _is_failure(error: BaseException) -> bool | None:
         return None
     if error.code not in (ErrorCode.UNAVAILABLE, ErrorCode.TIMEOUT, ErrorCode.EXECUTION_ERROR):
         return False
-    status = error.details.get("statusCode") if isinstance(error.details, dict) else None
+    details = error.details if isinstance(error.details, dict) else {}
+    if error.code is ErrorCode.UNAVAILABLE and details.get("reason") in _LIMITS:
+        return None
+    status = details.get("statusCode")
     return not (isinstance(status, int) and status < 500)

@@ -13,6 +13,7 @@ from operations.content import content_block
 from operations.envelope import HTTPResponseMeta, MCPResponseMeta, ResponseEnvelope
 from operations.errors import CallError
 from operations.interceptors.base import Envelopes, Invocation, Proceed, open_stream
+from operations.redaction import json_document
 
 REDACTED = "[redacted]"
 SECRET_NAMES = (
@@ -22,7 +23,6 @@ SECRET_NAMES = (
 )
 """Default shell patterns of the names whose values are redacted; case, `-` and `_` are ignored."""
 _MAX_DEPTH = 100
-_LONGEST_JSON = 1024 * 1024
 
 
 class FieldRedactor:
@@ -90,11 +90,8 @@ class FieldRedactor:
         """Return a string without matches, and without secret fields if it is a JSON document."""
         for pattern in self._patterns:
             text = pattern.sub(REDACTED, text)
-        if text[:1] in "{[" and text and depth < _MAX_DEPTH and len(text) <= _LONGEST_JSON:
-            try:
-                document = msgspec.json.decode(text)
-            except (msgspec.DecodeError, RecursionError):
-                return text
+        document = json_document(text) if depth < _MAX_DEPTH else None
+        if document is not None:
             cleaned = self.clean(document, depth + 1)
             return text if cleaned is document else msgspec.json.encode(cleaned).decode()
         return text

@@ -19,7 +19,7 @@ from operations.calls.job_records import (
     now_ms,
     requeued,
 )
-from operations.context import Client, Grant, Identity
+from operations.context import Client, Exposed, Grant, Identity
 from operations.dispatch import Dispatcher, Request
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError
@@ -52,6 +52,7 @@ class _MemoryJob(msgspec.Struct, eq=False):
     input: bytes
     metadata: dict[str, Any]
     client: Client | None
+    exposure: Exposed | None
     ended: asyncio.Event
     call: _JobCall | None = None
 
@@ -100,7 +101,16 @@ class MemoryJobStore:
             record.access = spec.access_control
         job_id = f"{operation_id.rpartition('.')[0]}.{new_job_key(owner)}"
         metadata = dict(submission.metadata or {})
-        job = _MemoryJob(job_id, record, submission.identity, input, metadata, submission.client, asyncio.Event())
+        job = _MemoryJob(
+            id=job_id,
+            record=record,
+            identity=submission.identity,
+            input=input,
+            metadata=metadata,
+            client=submission.client,
+            exposure=submission.exposure,
+            ended=asyncio.Event(),
+        )
         self._start(job)
         self._jobs[job_id] = job
         self._counts[owner] += 1
@@ -127,7 +137,7 @@ class MemoryJobStore:
         job.call = call = _JobCall(
             operation_id=record.operation_id,
             input=decode_msgpack(job.input),
-            grant=Grant(identity=job.identity),
+            grant=Grant(identity=job.identity, exposure=job.exposure),
             caller=record.owner or "",
             metadata=job.metadata,
             progress=job.report,

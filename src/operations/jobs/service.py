@@ -120,6 +120,7 @@ class Jobs:
             keep=keep,
             metadata=with_trace(metadata),
             client=client,
+            exposure=self._exposure,
         )
         return await self._store.submit(submission)
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import msgspec
 
 from operations.calls.job_records import JobRecord
-from operations.context import Client, Identity
+from operations.context import Client, Exposed, Identity
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,6 +23,8 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     metadata: Mapping[str, Any] | None = None
     client: Client | None = None
     """Answers the handler's questions if the job runs in this process; a job on a transport cannot ask questions."""
+    exposure: Exposed | None = None
+    """The operations that the server of the submitter exposes: a job in this process submits only jobs of these."""
 
 
 MaySee = Callable[[JobRecord], bool]

@@ -97,6 +97,7 @@ class EventStreams:
     async def _begin(self, wanted: StreamRequest, connection: EventConnection) -> _Stream:
         self._open.acquire(wanted.owner)
         replays = self._limits.replay_seconds > 0 and not wanted.route.is_resumable
+        replays = replays and len(self._resumable) < _MAX_STREAMS
         stream = _Stream(self, wanted, connection, self._limits.replay_seconds if replays else 0.0)
         wanted.request.progress = stream.report_progress
         try:
@@ -105,7 +106,7 @@ class EventStreams:
         except CallError:
             self._open.release(wanted.owner)
             raise
-        if replays and len(self._resumable) < _MAX_STREAMS:
+        if replays:
             self._resumable[stream.name] = stream
         # A failure before the first suspension becomes an HTTP status, a later one an event.
         await asyncio.sleep(0)
@@ -122,13 +123,16 @@ class EventStreams:
             raise RefusedError(410, ErrorCode.UNAVAILABLE, message, "STREAM_GONE")
         return stream
 
-    def release(self, stream: _Stream) -> None:
-        """Stop counting a stream that has ended."""
-        self._open.release(stream.wanted.owner)
+    def can_resume(self, stream: _Stream) -> bool:
+        """Whether a client can resume a stream."""
+        return stream.name in self._resumable
 
     def forget(self, stream: _Stream) -> None:
-        """Make a stream no longer resumable."""
+        """Make a stream no longer resumable. Stop counting it, if it has ended."""
         self._resumable.pop(stream.name, None)
+        if stream.is_over and stream.is_counted:
+            stream.is_counted = False
+            self._open.release(stream.wanted.owner)
 
     def expire_later(self, stream: _Stream) -> None:
         """Stop a stream whose client disconnected unless it is resumed in time."""
@@ -155,7 +159,9 @@ class _Stream:
         self._streams = streams
         self._connection: EventConnection | None = connection
         self._replays = replay_seconds > 0
-        self._is_over = False
+        self.is_over = False
+        self.is_counted = True
+        """Whether the stream counts towards the limit of its caller."""
         self._error: CallError | None = None
         """The error of a failed stream; None while it runs or if it completed."""
         self._count = 0
@@ -197,12 +203,11 @@ class _Stream:
                 self.emit(envelope)
             except CallError as unwritable:
                 error = unwritable
-        self._is_over, self._error = True, error
+        self.is_over, self._error = True, error
         self.code = "OK" if error is None else str(error.code)
         if not self.first.done():
             self.first.set_result(None)
-        self._streams.release(self)
-        if not self._replays:
+        if not self._streams.can_resume(self):
             self._streams.forget(self)
         if self._connection is not None and self._connection.has_begun:
             self._connection.finish_later(self._last_event())
@@ -212,7 +217,7 @@ class _Stream:
         connection = self._connection
         if connection is None or connection.has_begun:
             return
-        if not self._is_over:
+        if not self.is_over:
             await connection.open()
         elif self._error is not None:
             self._streams.forget(self)
@@ -227,7 +232,7 @@ class _Stream:
         self._connection = connection
         self.changes += 1
         missed = b"".join(chunk for count, chunk in self._log if count > number)
-        if not self._is_over:
+        if not self.is_over:
             await connection.write(missed)
         else:
             await connection.finish(missed + self._last_event())
@@ -237,7 +242,7 @@ class _Stream:
         if self._connection is not connection:
             return
         self._connection = None
-        if self._replays and (not self._is_over or not connection.is_finished):
+        if self._replays and (not self.is_over or not connection.is_finished):
             self.changes += 1
             self._streams.expire_later(self)
         else:
@@ -246,7 +251,7 @@ class _Stream:
     def stop(self) -> None:
         """Stop the stream."""
         self._streams.forget(self)
-        if not self._is_over and self.running is not None:
+        if not self.is_over and self.running is not None:
             self.running.stop(aborted(self.wanted.route.id, "the client closed the connection"))
 
     def is_same(self, wanted: StreamRequest) -> bool:

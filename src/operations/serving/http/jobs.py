@@ -64,7 +64,7 @@ class JobEndpoint:
         metadata: Mapping[str, Any] | None,
     ) -> Response:
         """Submit a job; return its result if it ends within `wait` seconds, else 202 with the path of the job."""
-        jobs = self._jobs.of(caller.identity)
+        jobs = self._jobs.of(caller.identity, exposure=self._exposure)
         job_id = await jobs.submit(route.operation, input, metadata=metadata)
         if wait > 0:
             with contextlib.suppress(CallError):  # the job failed or still runs: respond with its status
@@ -90,7 +90,7 @@ class JobEndpoint:
             return Response(204, [allow])
         if method not in allow[1].decode().split(", "):
             raise RefusedError(405, ErrorCode.VALIDATION_ERROR, f"a job does not support {method}", "METHOD", [allow])
-        jobs = self._jobs.of(caller.identity)
+        jobs = self._jobs.of(caller.identity, exposure=self._exposure)
         status, operation = await self._find(jobs, job_id, caller)
         if part == _RESULT:
             if not status.is_final:

@@ -112,7 +112,7 @@ class Tasks:
             return error_result(error, tool.operation.id)
 
     async def _create(self, tool: Tool, input: Any, info: RequestInfo) -> TaskCreated | InputRequired:
-        identity, jobs = info.identity, self._jobs.of(info.identity)
+        identity, jobs = info.identity, self._jobs.of(info.identity, exposure=self._exposure)
         key = CallKey.of(tool.operation.id, plain_json(input)[0], identity.id if identity is not None else None)
         if info.state is not None:
             job_id, client = info.state, self._clients.get(info.state)
@@ -143,7 +143,7 @@ class Tasks:
                 self._answer(client, responses)
             return {"resultType": "complete"}
         if method == CANCEL:
-            await self._jobs.of(info.identity).cancel(task_id)
+            await self._jobs.of(info.identity, exposure=self._exposure).cancel(task_id)
             return {"resultType": "complete"}
         if status.is_final:
             return {**await self._ended(status, tool, info), "resultType": "complete"}
@@ -155,7 +155,7 @@ class Tasks:
         if fields["status"] == "cancelled":
             return fields
         try:
-            envelope = await self._jobs.of(info.identity).result(status.id)
+            envelope = await self._jobs.of(info.identity, exposure=self._exposure).result(status.id)
             return {**fields, "status": "completed", "result": make_result(tool, envelope, info).to_dict()}
         except CallError as error:
             shown = public_error(error, tool.operation.id)
@@ -186,7 +186,7 @@ class Tasks:
 
     async def _find(self, task_id: str, identity: Identity | None) -> tuple[JobStatus, Tool]:
         try:
-            status = await self._jobs.of(identity).status(task_id)
+            status = await self._jobs.of(identity, exposure=self._exposure).status(task_id)
         except CallError as error:
             if error.code != JOB_NOT_FOUND:
                 raise ProtocolError(INTERNAL_ERROR, "the task cannot be read now") from None

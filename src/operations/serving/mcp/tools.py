@@ -267,6 +267,8 @@ class ToolList:
         return b"".join(parts)
 
     def _keep(self, key: tuple[Rights, bool, int], page: bytes) -> None:
+        if key in self._pages:  # another request created the same page meanwhile
+            return
         self._pages[key] = page
         self._bytes += len(page)
         while self._bytes > _CACHE_BYTES and self._pages:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections import deque
+from collections import Counter, deque
 from typing import Any
 
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
@@ -86,6 +86,8 @@ class SDKSessions:
         )
         self._sessions: dict[str, str] = {}
         """The owner of each session."""
+        self._opening: Counter[str] = Counter()
+        """The requests of each caller that open a session."""
         self._started = asyncio.Event()
         self._stop = asyncio.Event()
         self._owner = asyncio.create_task(self._run())
@@ -111,10 +113,20 @@ class SDKSessions:
             scope.pop("user", None)
         if any(name == b"mcp-session-id" for name, _ in scope["headers"]) or _is_modern(scope):
             await self._manager.handle_request(scope, receive, send)
-        elif self._count(caller.key) >= SESSIONS_PER_IDENTITY:
+        elif self._count(caller.key) + self._opening[caller.key] >= SESSIONS_PER_IDENTITY:
             await _refuse(send)
         else:
-            await self._manager.handle_request(scope, receive, self._record_session(caller.key, send))
+            await self._open(scope, receive, send, caller.key)
+
+    async def _open(self, scope: Any, receive: Any, send: Any, key: str) -> None:
+        """Serve a request that opens a session."""
+        self._opening[key] += 1
+        try:
+            await self._manager.handle_request(scope, receive, self._record_session(key, send))
+        finally:
+            self._opening[key] -= 1
+            if not self._opening[key]:
+                del self._opening[key]
 
     def _count(self, key: str) -> int:
         """Return the number of open sessions of a caller."""
