@@ -37,10 +37,10 @@ class ClosedForm(NamedTuple):
 class Closer:
     """Writes the closed form of one converted document.
 
-    A schema has up to five forms: `open` (unchanged), `closed`, `inner` (contents closed, itself open because the
-    surrounding schema is closed), and `closed-kept` and `inner-kept`, which do not require properties with a default.
-    The forms of a definition depend only on the schemas that it refers to, so documents that share a definition share
-    its forms. `shared` are these definitions by pointer.
+    A schema has up to five forms: `open` (unchanged), `closed`, `inner` (its contents are closed, but not the schema
+    itself, because the schema around it is closed), and `closed-kept` and `inner-kept`, which do not require properties
+    with a default. The forms of a definition depend only on the schemas that it refers to, so documents that share a
+    definition share its forms. `shared` contains the shared definitions by pointer.
     """
 
     def __init__(self, nodes: Nodes, shared: Mapping[str, Definition] = MappingProxyType({})) -> None:
@@ -73,7 +73,7 @@ class Closer:
     # References
 
     def _form_of(self, pointer: str) -> Definition:
-        """Return the form of a definition that `_reference` named."""
+        """Return the form of a definition, given the pointer that `_reference` has made for it."""
         form, _, name = pointer[8:].partition(":")
         source = self._sources[f"#/$defs/{name}" if name else "#"]
         return source.forms.get(form) or source.forms.setdefault(form, self._written(source.schema, form))
@@ -227,9 +227,9 @@ class Closer:
 
 
 class _Reach:
-    """The schemas of a document for which a predicate holds, or which contain or refer to one.
+    """The schemas of a document for which a predicate holds, or that contain or refer to such a schema.
 
-    The predicate needs one of `keywords`. Schemas are walked on demand.
+    The predicate holds only for schemas with one of `keywords`. Schemas are walked on demand.
     """
 
     def __init__(

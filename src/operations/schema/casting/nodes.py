@@ -115,7 +115,7 @@ class Node:
         return self._items[index]
 
     def check(self, value: Any) -> bool:
-        """Whether a value matches this node alone."""
+        """Whether a value is valid by every schema of this node, and by a branch of each of its unions."""
         if self._matches is None:
             self._matches = self.nodes.checker(self.parts)
         return self._matches(value) and all(
@@ -124,7 +124,7 @@ class Node:
 
     @property
     def branches(self) -> tuple[Node, ...]:
-        """This node with its first union decided, once for each branch."""
+        """A node for each branch of the first union: this node merged with that branch."""
         if self._branches is None:
             decided = self.decided | {id(self.unions[0])}
             self._branches = tuple(self.nodes.merged((*self.parts, branch), decided) for branch in self.unions[0])
@@ -184,7 +184,7 @@ class Nodes:
         return node
 
     def merged(self, schemas: tuple[Any, ...], decided: frozenset[int], *, conditions_decided: bool = False) -> Node:
-        """Return the node of schemas with references and `allOf` merged, and unions that are not yet `decided`."""
+        """Return the node of schemas, with references and `allOf` merged, and without the unions in `decided`."""
         parts, found = self._flatten(schemas)
         unions = tuple(union for union in found if id(union) not in decided)
         key = (tuple(map(id, parts)), decided, conditions_decided)

@@ -45,7 +45,7 @@ def compiled_form(form: NativeForm) -> jsonschema_rs.Validator | None:
 def compiled_reference(
     reference: Any, registry: jsonschema_rs.Registry, engine: Engine
 ) -> jsonschema_rs.Validator | None:
-    """Return a validator for references to the documents of a registry, whose regex engine is `engine`."""
+    """Return a validator for references to the documents of a registry; `engine` is the regex engine."""
     from operations.schema.dialects.patterns import engine_options
 
     return _compiled(reference, registry=registry, pattern_options=engine_options(engine))

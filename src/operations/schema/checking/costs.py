@@ -67,7 +67,7 @@ class _Visits:
         return self.named.get(key, rest)
 
     def add_all(self, visits: int, *, items: bool) -> None:
-        """Visit every property, or every item."""
+        """Add visits of every property, or with `items` of every item."""
         for key in self.named:
             if isinstance(key, int) == items:
                 self.named[key] += visits

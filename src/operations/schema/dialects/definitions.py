@@ -55,7 +55,7 @@ class Definitions:
         self._lock = Lock()
 
     def convert(self, document: Any) -> Conversion:
-        """Convert a schema of the document, and those of its definitions that no other schema has used."""
+        """Convert a schema of the document, and the definitions it uses that are not converted yet."""
         if isinstance(document, Mapping):
             try:
                 with self._lock:
@@ -90,7 +90,7 @@ class Definitions:
 
 
 class _UnsharedError(Exception):
-    """A reference to something that other schemas of the document do not have at the same address."""
+    """A reference to something outside the `sections` and `files` of `Definitions`, which cannot be shared."""
 
 
 class _SharingConverter(Converter):

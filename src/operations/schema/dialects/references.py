@@ -26,7 +26,7 @@ class UnresolvedReferenceError(LookupError):
 
 
 def pointer_parts(pointer: str) -> list[str]:
-    """Return the unescaped segments of a JSON pointer, also without percent-encoding."""
+    """Return the segments of a JSON pointer, with its escapes and percent-encoding decoded."""
     return [part.replace("~1", "/").replace("~0", "~") for part in unquote(pointer).split("/")[1:]]
 
 

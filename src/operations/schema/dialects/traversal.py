@@ -71,7 +71,7 @@ class Bounds(NamedTuple):
     """Bounds of a definition's cost for the native engine, with all that it refers to."""
 
     height: int
-    """Its depth, through references."""
+    """The depth of the definition, through references."""
     visits: int
     """An upper limit of the visits of one path of a value."""
 
