@@ -205,6 +205,20 @@ async def test_a_line_that_cannot_be_written_is_counted_and_ends_no_call(
     assert "audit log" in caplog.text
 
 
+async def test_a_call_is_written_without_its_input_if_the_function_for_inputs_fails(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(input: Any) -> Any:
+        raise LookupError
+
+    path = tmp_path / "audit.jsonl"
+    with AuditLog(path, inputs=fail) as audit:
+        await OperationRegistry([stub_operation("a.b")], observers=[audit]).execute("a.b", {"n": 1})
+    (line,) = audited(path)
+    assert (line["operation"], "input" in line, audit.failures) == ("a.b", False, 1)
+    assert "without the input" in caplog.text
+
+
 async def test_two_writers_do_not_mix_their_lines(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     with AuditLog(path) as one, AuditLog(path) as other:

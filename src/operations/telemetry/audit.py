@@ -33,7 +33,7 @@ class AuditLog:
         self._nested = nested
         self._lock = threading.Lock()
         self.failures = 0
-        """Number of lines that could not be written."""
+        """Number of lines that could not be written, or only without their input."""
 
     def __enter__(self) -> AuditLog:
         return self
@@ -73,7 +73,11 @@ class AuditLog:
         if call.streaming:
             line["items"] = call.items
         if self._inputs is not None:
-            line["input"] = self._inputs(call.input)
+            try:
+                line["input"] = self._inputs(call.input)
+            except Exception:  # noqa: BLE001  # the program's function may raise anything; the call is still recorded
+                self.failures += 1
+                _log.exception("the function for inputs of the audit log failed: the line is written without the input")
         try:
             with self._lock:
                 self._file.write(msgspec.json.encode(line, enc_hook=repr) + b"\n")

@@ -316,6 +316,11 @@ async def test_a_mutation_is_retried_if_configured(shop: Shop, url: str) -> None
         assert (await client.call("flakyPost", {"key": "c"})).data == {"attempts": 3}
 
 
+async def test_the_delay_of_a_retry_grows_to_its_limit_and_not_beyond(shop: Shop, url: str) -> None:
+    async with Client(shop, url, retry=HTTPRetry(first_delay=0.01, longest_delay=0.01)) as client:
+        assert (await client.call("flaky", {"key": "d"})).data == {"attempts": 3}
+
+
 async def test_a_refused_connection_is_unavailable(shop: Shop) -> None:
     async with Client(shop, "http://127.0.0.1:9", retry=HTTPRetry(attempts=1)) as client:
         error = await error_of(client.call("getItem", {"id": 1}))

@@ -181,9 +181,8 @@ class Exchange:
             return None
         if attempt >= retry.attempts or not (safe or retry.mutations or outgoing.prepared.method in _IDEMPOTENT):
             return None
-        delay = (
-            requested if requested is not None else retry.first_delay * 2 ** (attempt - 1) * random.uniform(0.5, 1.0)
-        )
+        backoff = min(retry.longest_delay, retry.first_delay * 2 ** (attempt - 1)) * random.uniform(0.5, 1.0)
+        delay = backoff if requested is None else requested
         if delay > retry.longest_delay:
             return None
         if outgoing.deadline is not None and time.monotonic() + delay >= outgoing.deadline:
