@@ -16,10 +16,11 @@ import msgspec
 import pytest
 
 from operations import AccessControl, CallError, ErrorCode, OperationRegistry, operation
-from operations.calls import CallHandler, PendingRequestMap, codec, from_call
+from operations.calls import CallHandler, PendingRequestMap, codec, from_call, held_requests
 from operations.calls.announcements import WorkerDirectory
 from operations.calls.endpoint import endpoint_of
 from operations.calls.events import AnnouncementPayload
+from operations.calls.signed_transport import SignedTransport
 from operations.pubsub import Flushes, Transport
 from operations.pubsub.framing import join
 from operations.pubsub.nats import connect as connect_nats
@@ -31,7 +32,7 @@ from tests.calls.test_redis_permissions import ByHand, rules
 from tests.nats_server import nats_server
 from tests.redis_servers import Server, own_server, shared_server
 from tests.security.test_bus_permissions import GUIDE
-from tests.security.untrusted_bus import Bus, untrusted_bus
+from tests.security.untrusted_bus import SECRET, TOKENS, Bus, session, untrusted_bus
 from tests.waiting import until
 
 LONG = "x" * (1 << 19)
@@ -132,6 +133,80 @@ async def test_a_large_request_is_refused_before_its_input_is_decoded(
     assert (await pending.call("shop.price", {"item": "x" * (LARGE_MESSAGE + 1)})).data == LARGE_MESSAGE + 1
     assert max(decoded) > LARGE_MESSAGE
     await handler.close()
+
+
+@pytest.mark.parametrize(
+    "input", ["x" * 300_000, [[]] * 10_000, [{}] * 10_000, ["é"] * 10_000], ids=lambda x: str(x)[:6]
+)
+async def test_queued_and_running_requests_of_a_caller_without_rights_take_limited_memory(
+    bus: Bus, input: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_requests, "_MOST_BYTES", 1 << 20)
+    release = asyncio.Event()
+
+    @operation(id="shop.wait", type="query")
+    async def wait(values: Any) -> int:
+        await release.wait()
+        return len(values)
+
+    @operation(id="shop.watch", type="subscription")
+    async def watch(values: Any) -> AsyncIterator[int]:
+        await release.wait()
+        yield len(values)
+
+    worker, mallory = await bus(), await bus()
+    handler = CallHandler(OperationRegistry([wait, watch, price]), worker, concurrency=2)
+    pending = PendingRequestMap(mallory)
+    assert (await pending.call("shop.price", {"item": "tea"}, wait=True)).data == 3
+    held = handler._requests.held
+    async with asyncio.timeout(30):
+        calls = [asyncio.ensure_future(pending.call("shop.wait", {"values": input})) for _ in range(12)]
+        stream = pending.subscribe("shop.watch", {"values": input})
+        item = asyncio.ensure_future(anext(stream))
+        done, _ = await asyncio.wait([*calls, item], return_when=asyncio.FIRST_COMPLETED)
+        error = await error_of(done.pop())
+        assert (error.code, error.details["executed"]) == (ErrorCode.UNAVAILABLE, "no")
+        assert handler.in_flight < 8
+        calls[0].cancel()
+        release.set()
+        results = await asyncio.gather(*calls, item, return_exceptions=True)
+        assert sum(not isinstance(result, BaseException) for result in results) >= 1
+        assert {result.code for result in results if isinstance(result, CallError)} == {ErrorCode.UNAVAILABLE}
+        await until(lambda: not held._held)
+        assert (await pending.call("shop.wait", {"values": input})).data == len(input)
+    await handler.close()
+    assert not held._held
+
+
+async def test_signed_requests_take_limited_memory_unless_their_caller_has_rights(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(held_requests, "_MOST_BYTES", 1 << 20)
+    release = asyncio.Event()
+
+    @operation(id="shop.wait")
+    async def wait(item: str) -> int:
+        await release.wait()
+        return len(item)
+
+    async with untrusted_bus("redis") as bus:
+        worker = SignedTransport(await bus(), secret=SECRET, tokens=TOKENS)
+        handler = CallHandler(OperationRegistry([wait, price]), worker, identify=worker.identify)
+        async with asyncio.timeout(30):
+            for scope in ("read", ""):
+                release.clear()
+                pending = PendingRequestMap(SignedTransport(await bus(), session=session(f"ada{scope}", scope)))
+                assert (await pending.call("shop.price", {"item": "tea"}, wait=True)).data == 3
+                tasks = [pending.call("shop.wait", {"item": "x" * 300_000}) for _ in range(8)]
+                calls = asyncio.gather(*tasks, return_exceptions=True)
+                await until(lambda: handler.in_flight + handler.counters.rejected >= 8)
+                release.set()
+                results = await calls
+                served = [result for result in results if not isinstance(result, BaseException)]
+                assert (len(served) == 8) == (scope == "read")
+                assert served
+        await until(lambda: not handler._requests.held._held)
+        await handler.close()
 
 
 async def test_parts_of_an_announcement_expire_without_the_rest() -> None:

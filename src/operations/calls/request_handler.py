@@ -25,6 +25,7 @@ from operations.calls.events import (
     ProgressPayload,
     ResponsePayload,
 )
+from operations.calls.held_requests import HeldRequests, Holder, holder_of
 from operations.calls.progress_sender import ProgressSender
 from operations.calls.replay_protection import ReplayError
 from operations.calls.streams import LEASE_SECONDS, CreditGate
@@ -78,6 +79,7 @@ class RequestHandler:
         self.failed = 0
         """Number of calls that ended here with an error."""
         self.acceptances = AcceptanceTimer()
+        self.held = HeldRequests()
         self.recording: set[asyncio.Task[None]] = set()
         """Tasks that wait for the shared record of signed requests."""
         self._dispatcher = dispatcher
@@ -104,7 +106,8 @@ class RequestHandler:
         if (request_id in attempts.newer or request_id in attempts.older) and self._is_duplicate(event):
             self.endpoint.counters.duplicate += 1
             return
-        reply = StreamReply(self, event, codec) if event.stream else Reply(self, event, codec)
+        sender = arrival.sender
+        reply = StreamReply(self, event, codec, sender) if event.stream else Reply(self, event, codec, sender)
         if self.start(reply):
             attempts.newer[request_id] = event.payload.attempt
             if len(attempts.newer) >= attempts.minimum:
@@ -123,6 +126,8 @@ class RequestHandler:
         """Pass a request to the dispatcher; return False if it is refused. Its caller then gets the error."""
         try:
             request = self._read(reply.event, reply.codec)
+            if self._max_values is not None:
+                self._limit(reply, request.grant.identity)
             if type(request.input) is msgspec.Raw:
                 # A few megabytes of MessagePack may contain millions of lists: check the caller before decoding them.
                 self._dispatcher.authorize(request)
@@ -144,6 +149,15 @@ class RequestHandler:
             return False
         return True
 
+    def _limit(self, reply: Reply, identity: Identity | None) -> None:
+        """Refuse a request of a caller without rights whose other requests take too much memory."""
+        if identity is not None and identity.has_rights:
+            return
+        reply.holder = holder_of(identity, reply.sender)
+        if self.held.is_full(reply.holder) and not reply.is_stored:
+            self.endpoint.counters.rejected += 1
+            raise unavailable(reply.event.to, "the requests of this caller take too much memory", "no")
+
     def _read_large(self, input: msgspec.Raw, identity: Identity | None, codec: Codec) -> Any:
         """Decode a large input; the number of its values is limited if the caller has no rights."""
         if self._max_values is None or (identity is not None and identity.has_rights):
@@ -153,6 +167,8 @@ class RequestHandler:
     def _dispatch_recorded(self, record: Coroutine[Any, Any, bool], reply: Reply, request: Request) -> None:
         """Dispatch a request after it was added to the shared record of signed requests."""
         reply.track()
+        if reply.holder is not None:
+            reply.hold(request, reply.holder)
         task = asyncio.get_running_loop().create_task(self._dispatch_new(record, reply, request))
         self.recording.add(task)
         task.add_done_callback(self.recording.discard)
@@ -187,6 +203,9 @@ class RequestHandler:
         except asyncio.CancelledError:
             reply.refuse(unavailable(request.operation_id, "the worker is shutting down", "no"))
             raise
+        finally:
+            if reply.request is None:  # it ended, or it will not run
+                reply.unhold()
 
     def _read(self, event: CallRequested, codec: Codec) -> Request:
         """Return the request with its decoded input and authenticated caller."""
@@ -259,6 +278,8 @@ class Reply(msgspec.Struct, eq=False):
     handler: RequestHandler
     event: CallRequested
     codec: Codec
+    sender: str | None = None
+    """The name of the sender, where the broker states it."""
     request: Request | None = None
     """The call, while it runs; None if it ended immediately."""
     since: float = 0.0
@@ -267,6 +288,10 @@ class Reply(msgspec.Struct, eq=False):
     credits: int = 0
     is_aborted: bool = False
     progress: ProgressSender | None = None
+    holder: Holder | None = None
+    """The caller for which the memory of the request is counted; None if it is not limited."""
+    held: int = 0
+    """The memory of the request that is counted now."""
     is_stored: ClassVar[bool] = False
     """Whether the request was stored by its transport."""
 
@@ -283,10 +308,22 @@ class Reply(msgspec.Struct, eq=False):
         endpoint.running[self.control_id] = self
         if request is not None:
             self.request, self.since = request, asyncio.get_running_loop().time()
+            if self.holder is not None and not self.held:
+                self.hold(request, self.holder)
             acceptances = self.handler.acceptances
             acceptances.waiting[self] = None
             if acceptances.timer is None:
                 acceptances.start()
+
+    def hold(self, request: Request, holder: Holder) -> None:
+        """Count the memory of a request until it ends."""
+        self.held = self.handler.held.add(holder, request, self.event.payload.input)
+
+    def unhold(self) -> None:
+        """Stop counting the memory of a request that has ended, or that will not run."""
+        if self.held and self.holder is not None:
+            self.handler.held.remove(self.holder, self.held)
+            self.held = 0
 
     def accept(self) -> None:
         """Report to the caller which worker runs its call."""
@@ -300,6 +337,8 @@ class Reply(msgspec.Struct, eq=False):
             self.handler.failed += 1
         if self.progress is not None:
             self.progress.end()
+        if self.held:
+            self.unhold()
         if self.since:
             self.request = None
             self.handler.endpoint.running.pop(self.control_id, None)

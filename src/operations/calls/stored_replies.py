@@ -135,6 +135,8 @@ class JobReply(StoredReply, kw_only=True):
 
     def ended(self, envelope: ResponseEnvelope[Any] | None, error: CallError | None) -> None:
         """Store the outcome and acknowledge the request, in one step."""
+        if self.held:
+            self.unhold()
         if self.since:
             self.request = None
             self.handler.endpoint.running.pop(self.control_id, None)
