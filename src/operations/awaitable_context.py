@@ -32,7 +32,7 @@ class AwaitableContext(Coroutine[Any, Any, T], Generic[T]):
         return self._coroutine.throw(*exc_info)
 
     def close(self) -> None:
-        """Close the coroutine, not the source."""
+        """Close the coroutine; a source that it has opened stays open."""
         self._coroutine.close()
 
     def __await__(self) -> Generator[Any, Any, T]:

@@ -92,7 +92,10 @@ class Catalogue:
 
     @cached_property
     def stale(self) -> list[str]:
-        """The sources to open again because their files changed, an extra was missing or a duplicate id became free."""
+        """The names of the sources to open again.
+
+        A file of the source changed, an extra was missing, or another source no longer has an id that both sources had.
+        """
         return [
             name
             for name, source in self.sources.items()

@@ -124,7 +124,7 @@ class _NoTokens:
     """Refuses every token: the application has authenticated the peer before."""
 
     def authenticate(self, token: str | None) -> Principal:
-        raise CallError(ErrorCode.ACCESS_DENIED, "the application authenticates connections")
+        raise CallError(ErrorCode.ACCESS_DENIED, "no token is accepted: the application authenticates callers")
 
 
 def _verified_token(scope: Scope, caller: Caller) -> str | None:

@@ -86,10 +86,10 @@ def measures_of(sources: Iterable[object]) -> Iterator[Measure]:
 
 
 class CallMetrics:
-    """An observer that counts and times calls, by operation and kind.
+    """An observer that counts and times calls, by operation and kind (`local` or `served`).
 
-    At most `max_operations` have their own counts; further operations, and operations that do not exist, are counted as
-    `_unknown`.
+    At most `max_operations` pairs of operation and kind have their own counts. Other pairs, and operations that do not
+    exist, are counted as the operation `_unknown`.
     """
 
     def __init__(self, *, max_operations: int = 10_000) -> None:

@@ -357,6 +357,6 @@ def dead_letter_recorded(
 
 
 def list_namespace(epoch: ConnectionEpoch, keys: RedisKeys, address: str) -> None:
-    """Add the namespace of an address to those whose records are listed."""
+    """Add the namespace of an address to the namespaces that `list_records` reads."""
     namespace = address.partition(".")[2].encode()
     epoch.put(_LIST_NAMESPACE, (keys.record_namespaces,), (namespace,), lambda reply: None)

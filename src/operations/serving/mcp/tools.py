@@ -124,7 +124,7 @@ class Tool:
 
     @cached_property
     def wraps_legacy(self) -> bool:
-        """Whether structured content is nested under `result` before version 2026-07-28: only objects were allowed."""
+        """Whether structured content is nested under `result` in versions before 2026-07-28: it had to be an object."""
         return self.output_schema is not None and (self.wraps_modern or not _is_object(self.output_schema))
 
     @cached_property
