@@ -1,8 +1,12 @@
-"""Guarantee: an anonymous caller has no identity, whichever endpoint it uses; its calls wait in one queue."""
+"""Guarantee: an anonymous caller has no identity, whichever endpoint it uses; its calls wait in one queue.
+
+Callers at one address leave room for those at others.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
@@ -10,9 +14,12 @@ from operations import Identity, OperationContext, OperationRegistry, operation
 from operations.identity import Principal, StaticTokens
 from operations.serving import app
 from operations.serving.app import ServedApp
+from operations.serving.suspended_calls import MAX_PER_IDENTITY
 from tests.security.raw_websocket import RawPeer
-from tests.serving.asgi_client import post
+from tests.serving.asgi_client import post, request
 from tests.serving.http_server import running
+from tests.serving.mcp.examples import ELICITS
+from tests.serving.mcp.wire import headers, message
 from tests.waiting import until
 
 TOKENS = StaticTokens({"ada": Principal(Identity("ada"))})
@@ -74,6 +81,25 @@ async def test_the_calls_of_one_address_wait_in_one_queue() -> None:
         for peer in peers:
             assert (await peer.read_event())["type"] == "call.responded"
             await peer.close()
+
+
+async def test_questions_to_one_address_leave_room_for_others() -> None:
+    @operation(id="shop.greet", type="query")
+    async def greet(context: OperationContext, number: int = 0) -> str:
+        answer = await context.ask("Who?", {"type": "object", "properties": {"name": {"type": "string"}}})
+        return str(answer.content)
+
+    served = app(OperationRegistry([greet]), websocket=False)
+
+    async def ask(number: int, address: str) -> str:
+        sent = message("tools/call", {"name": "shop.greet", "arguments": {"number": number}}, meta=ELICITS)
+        body = json.dumps(sent).encode()
+        answer = await request(served, "POST", "/mcp", body=body, headers=headers(sent), address=address)
+        return str(answer.json["result"]["resultType"])
+
+    asked = [await ask(number, "10.0.0.1") for number in range(MAX_PER_IDENTITY + 1)]
+    assert asked == ["input_required"] * MAX_PER_IDENTITY + ["complete"]
+    assert await ask(0, "10.0.0.2") == "input_required"
 
 
 def waiting(served: ServedApp) -> list[str]:

@@ -9,11 +9,13 @@ from typing import Any
 
 import httpx2
 
-from operations import OperationRegistry
+from operations import AccessControl, OperationRegistry
+from operations.serving.mcp.resources import resource
 from operations.serving.mcp.sdk import http
 from tests.serving.mcp.examples import ELICITS, OPERATIONS, ask_over, legacy_session
 from tests.serving.mcp.served_endpoint import serve_endpoint
 from tests.serving.mcp.wire import SDK_ONLY, headers, message, post
+from tests.waiting import until
 
 
 async def test_no_text_of_an_exception_is_sent_in_any_version() -> None:
@@ -175,3 +177,56 @@ async def test_concurrent_lists_are_counted_once_in_the_cache() -> None:
         await asyncio.gather(*(post(url, message("tools/list")) for _ in range(8)))
         tool_list = endpoint.mcp_server.tool_list
         assert tool_list._bytes == sum(map(len, tool_list._pages.values())) > 0
+
+
+@resource("vault://gold", namespace="vault", access_control=AccessControl(required_scopes=("admin",)))
+async def gold() -> str:
+    return "gold"
+
+
+async def test_changes_of_a_resource_are_sent_only_to_callers_that_may_read_it() -> None:
+    received: dict[str, str] = {}
+
+    async def listen(name: str, url: str, method: str, body: Any, wanted: dict[str, str]) -> None:
+        async with (
+            httpx2.AsyncClient(timeout=60) as client,
+            client.stream(method, url, json=body, headers=wanted) as stream,
+        ):
+            received[name] = ""
+            async for chunk in stream.aiter_text():
+                received[name] += chunk
+
+    async with serve_endpoint(OperationRegistry([gold])) as (url, endpoint), contextlib.AsyncExitStack() as stack:
+        listening = []
+        for who in ("ann admin", "eve"):
+            session = await stack.enter_async_context(legacy_session(url, **{"x-caller": who}))
+            for uri in ("vault://gold", "no://such"):
+                assert (await session("resources/subscribe", {"uri": uri}))["result"] == {}
+            wanted = {**session.headers, "mcp-session-id": session.id, "accept": "text/event-stream"}
+            listening.append(listen(f"{who}, session", url, "GET", None, wanted))
+            sent = message("subscriptions/listen", {"notifications": {"resourceSubscriptions": ["vault://gold"]}})
+            listening.append(listen(who, url, "POST", sent, headers(sent, **{"x-caller": who})))
+        tasks = [asyncio.create_task(each) for each in listening]
+        await until(lambda: len(received) == 4)
+        await asyncio.sleep(0.2)
+        assert isinstance(endpoint._sessions, http.SDKSessions)
+        await endpoint._sessions._sdk.changes.resource_updated("vault://gold")
+        await asyncio.sleep(0.3)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    assert {name: "resources/updated" in text for name, text in received.items()} == {
+        "ann admin": True,
+        "ann admin, session": True,
+        "eve": False,
+        "eve, session": False,
+    }
+
+
+async def test_the_resources_that_one_session_subscribes_to_are_bounded() -> None:
+    async with serve_endpoint(OperationRegistry(OPERATIONS)) as (url, _):
+        async with legacy_session(url) as session:
+            assert "error" in await session("resources/subscribe", {"uri": "x://" + "u" * 10_000})
+        for uris in (["x://" + "u" * 10_000], [f"x://{number}" for number in range(1_001)]):
+            sent = message("subscriptions/listen", {"notifications": {"resourceSubscriptions": uris}})
+            assert (await post(url, sent))[1]["error"]["code"] == -32602

@@ -453,3 +453,13 @@ async def test_a_call_that_cannot_ask_is_not_to_be_repeated() -> None:
     answer = await post(app(OperationRegistry([confirm]), mcp=False), "/shop/confirm")
     assert (answer.status, answer.json["details"]["reason"]) == (503, "NO_ASK")
     assert "retry-after" not in answer.headers
+
+
+@pytest.mark.parametrize("number", ["1e400", "-1e400", "9" * 400, "1e-400"])
+async def test_numbers_out_of_range_are_no_internal_error(number: str) -> None:
+    @operation(id="shop.double", type="query")
+    async def double(number: float) -> float:
+        return 2 * number
+
+    answer = await request(app(OperationRegistry([double]), mcp=False), "GET", f"/shop/double?number={number}")
+    assert answer.status in (200, 422), answer.body

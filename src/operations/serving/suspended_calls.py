@@ -73,9 +73,10 @@ class _State(msgspec.Struct, array_like=True):
 class _SuspendedCall(Generic[T]):
     """A call whose handler runs in its own task."""
 
-    def __init__(self, key: CallKey, client: AskingClient, work: Coroutine[Any, Any, T]) -> None:
+    def __init__(self, key: CallKey, owner: str, client: AskingClient, work: Coroutine[Any, Any, T]) -> None:
         self.id = os.urandom(16).hex()
         self.key = key
+        self.owner = owner
         self.client = client
         self.round = 0
         self.is_waited_for = False
@@ -135,7 +136,7 @@ class SuspendedCalls:
         self._process = os.urandom(8).hex()
         self._limit = limit
         self._kept: dict[str, _SuspendedCall[Any]] = {}
-        self._by_identity: Counter[str | None] = Counter()
+        self._by_owner: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -145,13 +146,17 @@ class SuspendedCalls:
         work: Callable[[Client], Coroutine[Any, Any, T]],
         key: CallKey,
         *,
+        owner: str = "",
         capabilities: Any = None,
         send: Send | None = None,
         responses: Any = None,
         state: str | None = None,
         replayable: bool = False,
     ) -> T | InputRequired:
-        """Run a call, or continue the call of `state`, until it ends or asks a question."""
+        """Run a call, or continue the call of `state`, until it ends or asks a question.
+
+        `owner` is the caller to whose limit the call counts (`Caller.key`).
+        """
         answers = responses if isinstance(responses, Mapping) else {}
         suspended: _SuspendedCall[Any] | None = None
         recorded: list[tuple[str, Any]] = []
@@ -161,10 +166,10 @@ class SuspendedCalls:
             if suspended is None:
                 recorded = self._recorded(opened, replayable)
         if suspended is None:
-            client = AskingClient(self._slots, capabilities, send, lambda: self._has_room(key.identity))
+            client = AskingClient(self._slots, capabilities, send, lambda: self._has_room(owner))
             client.given = dict(answers)
             client.recorded = recorded
-            suspended = _SuspendedCall(key, client, work(client))
+            suspended = _SuspendedCall(key, owner, client, work(client))
         if await suspended.settle():
             self._drop(suspended)
             result: T = suspended.task.result()
@@ -199,7 +204,7 @@ class SuspendedCalls:
     def _suspend(self, suspended: _SuspendedCall[Any]) -> InputRequired:
         if suspended.id not in self._kept:
             self._kept[suspended.id] = suspended
-            self._by_identity[suspended.key.identity] += 1
+            self._by_owner[suspended.owner] += 1
         suspended.round += 1
         if suspended.timer is not None:
             suspended.timer.cancel()
@@ -218,12 +223,12 @@ class SuspendedCalls:
         if suspended.timer is not None:
             suspended.timer.cancel()
         if self._kept.pop(suspended.id, None) is not None:
-            self._by_identity[suspended.key.identity] -= 1
-            if not self._by_identity[suspended.key.identity]:
-                del self._by_identity[suspended.key.identity]
+            self._by_owner[suspended.owner] -= 1
+            if not self._by_owner[suspended.owner]:
+                del self._by_owner[suspended.owner]
 
-    def _has_room(self, identity: str | None) -> bool:
-        return len(self._kept) < self._limit and self._by_identity[identity] < MAX_PER_IDENTITY
+    def _has_room(self, owner: str) -> bool:
+        return len(self._kept) < self._limit and self._by_owner[owner] < MAX_PER_IDENTITY
 
     @property
     def _where(self) -> str:

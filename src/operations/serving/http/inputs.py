@@ -235,7 +235,10 @@ def _scalar(text: str, kind: str) -> Any:
     if kind == "integer" and ("." in text or "e" in text.lower()):
         value = float(text)
         return int(value) if value.is_integer() else value
-    return _decode(text)
+    try:
+        return _decode(text)
+    except msgspec.DecodeError:  # out of range
+        return text
 
 
 def _escape(name: str) -> str:

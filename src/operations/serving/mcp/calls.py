@@ -229,6 +229,7 @@ class MCPCalls:
             return await self.suspended_calls.run(
                 work,
                 key,
+                owner=info.caller.key,
                 capabilities=info.capabilities,
                 send=info.client.notify if info.client is not None else None,
                 responses=info.responses,

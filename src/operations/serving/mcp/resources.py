@@ -36,7 +36,7 @@ COMPLETIONS = "mcpCompletions"
 TOOL = "mcpTool"
 """The annotation (true or false) that makes an operation a tool; resources and prompts are not tools by default."""
 MAX_COMPLETIONS = 100
-_MAX_URI_LENGTH = 8_192
+MAX_URI_LENGTH = 8_192
 Decorate = Callable[[Callable[..., Any]], FunctionOperation[..., Any, Any]]
 _VARIABLE = re.compile(r"\{(\+?)([A-Za-z_][A-Za-z0-9_]*)\}")
 
@@ -100,7 +100,7 @@ class URITemplate:
         first, last = self._literals[0], self._literals[-1]
         if not self._variables:
             return {} if uri == self.uri else None
-        if len(uri) > _MAX_URI_LENGTH or not uri.startswith(first) or not uri.endswith(last):
+        if len(uri) > MAX_URI_LENGTH or not uri.startswith(first) or not uri.endswith(last):
             return None
         position, end = len(first), len(uri) - len(last)
         values: dict[str, str] = {}
@@ -210,6 +210,14 @@ class ResourceIndex:
             if values is not None:
                 return each, values
         return None
+
+    def hides(self, uri: str, identity: Identity | None) -> bool:
+        """Whether a URI is only that of resources that the caller may not use."""
+        if self.find_resource(uri, identity) is not None:
+            return False
+        return any(
+            each.template is not None and each.template.match(uri) is not None for each in self.resources.values()
+        )
 
     def find_prompt(self, name: str, identity: Identity | None) -> ResourceEntry | None:
         """Return a prompt; None if it does not exist or the caller may not use it."""

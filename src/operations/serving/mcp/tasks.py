@@ -56,9 +56,11 @@ class TaskCreated(msgspec.Struct, frozen=True):
 class _TaskClient(AskingClient):
     """The client of a task of this process. The job of the task has the only reference, and drops it when it ends."""
 
-    def __init__(self, key: CallKey, capabilities: Any, has_room: Callable[[], bool]) -> None:
+    def __init__(self, key: CallKey, owner: str, capabilities: Any, has_room: Callable[[], bool]) -> None:
         super().__init__(_NoSlots(), capabilities, None, has_room)
         self.key = key
+        self.owner = owner
+        """The caller to whose limits the task counts (`Caller.key`)."""
 
 
 def declares_tasks(info: RequestInfo) -> bool:
@@ -86,7 +88,7 @@ class Tasks:
         self._tool_list = tool_list
         self._calls = calls
         self._clients: WeakValueDictionary[str, _TaskClient] = WeakValueDictionary()
-        """The clients of tasks of this process that can ask, by task id."""
+        """The clients that answer questions of tasks of this process, by task id. A task without a client cannot ask."""
 
     def creates(self, tool: Tool, info: RequestInfo) -> bool:
         """Whether a call becomes a task.
@@ -203,15 +205,16 @@ class Tasks:
 
     def _make_client(self, key: CallKey, info: RequestInfo) -> _TaskClient | None:
         """Return the client of a new task; None if there are too many clients, so that the task cannot ask."""
-        own = sum(1 for each in self._clients.values() if each.key.identity == key.identity)
+        owner = info.caller.key
+        own = sum(1 for each in self._clients.values() if each.owner == owner)
         if own >= _CLIENTS_PER_IDENTITY or len(self._clients) >= _MAX_CLIENTS:
             return None
-        client = _TaskClient(key, info.capabilities, lambda: self._has_room(key.identity))
+        client = _TaskClient(key, owner, info.capabilities, lambda: self._has_room(owner))
         client.given = dict(info.responses) if isinstance(info.responses, Mapping) else {}
         return client
 
-    def _has_room(self, identity: str | None) -> bool:
-        own = sum(1 for each in self._clients.values() if each.key.identity == identity and each.open)
+    def _has_room(self, owner: str) -> bool:
+        own = sum(1 for each in self._clients.values() if each.owner == owner and each.open)
         return own < MAX_PER_IDENTITY
 
 

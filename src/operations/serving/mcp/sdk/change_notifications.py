@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 from mcp.server import ServerRequestContext
@@ -19,6 +20,9 @@ from mcp.server.subscriptions import (
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from operations.context import Identity
+from operations.serving.mcp.calls import INVALID_PARAMS, ProtocolError
+from operations.serving.mcp.resources import MAX_URI_LENGTH, ResourceIndex
 from operations.serving.mcp.server import LOG_LEVEL_KEY, MCPServer
 
 LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
@@ -33,7 +37,29 @@ class ConnectionSettings:
 
     def __init__(self) -> None:
         self.level = "debug"
-        self.watched: set[str] = set()
+        self.watched: dict[str, Identity | None] = {}
+        """The caller that subscribed to each resource."""
+
+
+subscriber: ContextVar[Identity | None] = ContextVar("subscriber", default=None)
+"""The caller of the request that subscribes to a bus."""
+
+
+class _Bus(InMemorySubscriptionBus):
+    """A bus that does not deliver the changes of resources that the subscriber may not use."""
+
+    def __init__(self, resource_index: ResourceIndex) -> None:
+        super().__init__()
+        self._resource_index = resource_index
+
+    def subscribe(self, listener: Callable[[ServerEvent], None]) -> Callable[[], None]:
+        identity = subscriber.get()
+
+        def listen(event: ServerEvent) -> None:
+            if not isinstance(event, ResourceUpdated) or not self._resource_index.hides(event.uri, identity):
+                listener(event)
+
+        return super().subscribe(listen)
 
 
 class ChangeNotifications:
@@ -43,7 +69,7 @@ class ChangeNotifications:
     """
 
     def __init__(self, mcp_server: MCPServer) -> None:
-        self.bus = InMemorySubscriptionBus()
+        self.bus = _Bus(mcp_server.resource_index)
         self._mcp_server = mcp_server
         self._connections: weakref.WeakKeyDictionary[Connection, ConnectionSettings] = weakref.WeakKeyDictionary()
         self._fingerprint = mcp_server.resource_index.fingerprint
@@ -74,11 +100,12 @@ class ChangeNotifications:
             found = self._connections[connection] = ConnectionSettings()
         return found
 
-    def watch(self, context: ServerRequestContext[Any, Any], uri: str) -> None:
+    def watch(self, context: ServerRequestContext[Any, Any], uri: str, identity: Identity | None) -> None:
         """Subscribe the connection of a request to a resource."""
+        check_uris([uri])
         watched = self.settings(context).watched
-        if len(watched) < _MAX_WATCHED:
-            watched.add(uri)
+        if uri in watched or len(watched) < _MAX_WATCHED:
+            watched[uri] = identity
 
     def wants_log(self, context: ServerRequestContext[Any, Any], level: str) -> bool:
         """Whether a request's client requested log messages of a level."""
@@ -92,7 +119,7 @@ class ChangeNotifications:
         """Notify the subscribers of a resource."""
         await self.bus.publish(ResourceUpdated(uri=uri))
         for connection, settings in list(self._connections.items()):
-            if uri in settings.watched:
+            if uri in settings.watched and not self._mcp_server.resource_index.hides(uri, settings.watched[uri]):
                 await self._notify(connection, "notifications/resources/updated", {"uri": uri})
 
     def _changed(self) -> None:
@@ -132,3 +159,10 @@ class ChangeNotifications:
                 await connection.notify(method, params)
         except TimeoutError:
             return
+
+
+def check_uris(uris: Sequence[str]) -> None:
+    """Refuse a subscription to too many resources, or to one with a long URI."""
+    if len(uris) > _MAX_WATCHED or any(len(uri) > MAX_URI_LENGTH for uri in uris):
+        message = f"expected at most {_MAX_WATCHED} URIs of at most {MAX_URI_LENGTH} characters"
+        raise ProtocolError(INVALID_PARAMS, message)

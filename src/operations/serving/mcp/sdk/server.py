@@ -31,7 +31,7 @@ from operations.identity.rate_limits import ConcurrencyLimits
 from operations.serving.admission import Caller
 from operations.serving.asking_client import has_capability, is_usable
 from operations.serving.mcp.calls import INTERNAL_ERROR, INVALID_PARAMS, ProtocolError, RequestInfo
-from operations.serving.mcp.sdk.change_notifications import LEVELS, ChangeNotifications
+from operations.serving.mcp.sdk.change_notifications import LEVELS, ChangeNotifications, check_uris, subscriber
 from operations.serving.mcp.server import DISCOVER_TTL_MS, PROGRESS_TOKEN, MCPServer, input_required, read_request_info
 from operations.serving.mcp.tasks import TaskCreated
 from operations.serving.mcp.tools import TTL_MS
@@ -211,7 +211,10 @@ class SDKServer:
         return _complete(result, context)
 
     async def _listen(self, context: _Context, params: types.SubscriptionsListenRequestParams) -> Any:
-        key = self.caller(context).key
+        caller = self.caller(context)
+        key = caller.key
+        check_uris(params.notifications.resource_subscriptions or ())
+        subscriber.set(caller.identity)
         try:
             self._listening.acquire(key)
         except CallError as error:
@@ -222,11 +225,11 @@ class SDKServer:
             self._listening.release(key)
 
     async def _subscribe(self, context: _Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
-        self.changes.watch(context, str(params.uri))
+        self.changes.watch(context, str(params.uri), self.caller(context).identity)
         return types.EmptyResult()
 
     async def _unsubscribe(self, context: _Context, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
-        self.changes.settings(context).watched.discard(str(params.uri))
+        self.changes.settings(context).watched.pop(str(params.uri), None)
         return types.EmptyResult()
 
     async def _set_level(self, context: _Context, params: types.SetLevelRequestParams) -> types.EmptyResult:
