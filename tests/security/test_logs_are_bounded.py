@@ -40,6 +40,6 @@ def test_lines_that_are_left_out_are_counted(caplog: pytest.LogCaptureFixture, m
     now += 60
     log.error("another")
     assert [record.getMessage() for record in caplog.records] == [
-        "5 lines on WebSocket connections were left out",
+        "5 log lines about WebSocket connections were dropped",
         "another",
     ]

@@ -443,7 +443,7 @@ class Endpoint:
             self.transport.send(address, message)
 
     def _repeat_late_aborts(self) -> None:
-        """Send the delayed aborts again, because a worker may not have been connected the first time."""
+        """Send the aborts of `abort_when_up` a second time: a worker may reconnect later than this process."""
         self._send_late_aborts()
         self._late_aborts.clear()
 

@@ -98,7 +98,7 @@ def _upload(text: str) -> dict[str, Any]:
     name, *parameters = [text] if Path(text).is_file() else text.split(";")
     given = dict(parameter.partition("=")[::2] for parameter in parameters)
     if unknown := [each for each in given if each not in ("type", "filename")]:
-        raise UsageError(f"unknown {unknown[0]!r} after ;", "write file;type=image/png;filename=name.png")
+        raise UsageError(f"unknown {unknown[0]!r} after ;", "expected type or filename, such as cat.png;type=image/png")
     path = Path(name).expanduser()
     _check_file(path, name)
     kind = given.get("type") or guess_type(path.name)[0]

@@ -457,7 +457,7 @@ class LimitedLog(logging.LoggerAdapter[logging.Logger]):
         if minute != self._minute:
             left_out, self._minute, self._lines = self._lines - _LINES_A_MINUTE, minute, 0
             if left_out > 0:
-                self.logger.warning("%d lines on WebSocket connections were left out", left_out)
+                self.logger.warning("%d log lines about WebSocket connections were dropped", left_out)
         self._lines += 1
         if self._lines <= _LINES_A_MINUTE:
             super().log(level, msg, *args, **options)

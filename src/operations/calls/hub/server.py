@@ -84,7 +84,7 @@ class Hub:
         self._joined: dict[str, HubConnection] = {}
         """The connections whose handshake is complete, by the name of their peer."""
         self._turns: WeakValueDictionary[str, Turn] = WeakValueDictionary()
-        """The `Turn` of each connected identity; all connections of the identity share this limit of messages."""
+        """The `Turn` of each connected identity: it limits the messages of all connections of the identity together."""
         self._unsent_checked = 0.0
         self._names = PeerNames()
         self._numbers = itertools.count(1)

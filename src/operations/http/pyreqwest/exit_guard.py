@@ -22,7 +22,7 @@ _TRIES = 20
 _TIMEOUT = 1.0
 
 _process: int | None = None
-"""The process whose thread is to be blocked: pyreqwest starts one per process; a forked child has none."""
+"""Id of the process in which the guard blocks pyreqwest's thread. A forked child inherits this id, but no thread."""
 
 blocked = Event()
 """An event that is set when the thread is blocked; a request after that would never end."""

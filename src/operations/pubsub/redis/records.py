@@ -18,8 +18,9 @@ TOO_MANY = -1
 """The reply of `STORE_RECORDED` if the owner has too many records."""
 _ANSWER_SECONDS = 5.0
 _READ_TOGETHER = 500
+"""Largest number of records that one command reads without their bodies."""
 _BODIES_TOGETHER = 32
-"""Largest number of records that one command reads: `_READ_TOGETHER` without, `_BODIES_TOGETHER` with their bodies."""
+"""Largest number of records that one command reads with their bodies."""
 _INDEX_MILLISECONDS = 40 * 86_400_000
 """How long the list of an owner's records is kept after its last change."""
 _UNSERVED_MILLISECONDS = 25 * 3_600_000

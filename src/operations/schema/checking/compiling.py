@@ -1,4 +1,7 @@
-"""Native validators of converted documents: the right regex engine, no network access, no exceptions."""
+"""Native validators of schema documents; None in place of a validator if the native engine rejects the document.
+
+The regular expressions of a document decide which regex engine is used. The native engine never uses the network.
+"""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def is_small(value: Any, limit: int = MAX_DEPTH) -> bool:
 
 
 def has_few_parts(value: Any, limit: int) -> bool:
-    """Whether `value` has at most `limit` keys, members and items."""
+    """Whether `value` has at most `limit` parts at all depths: each key, property value and item is a part."""
     level, counted = [value], 0
     while level and counted <= limit:
         level = _members(level)

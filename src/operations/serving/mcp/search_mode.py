@@ -24,7 +24,7 @@ from operations.serving.mcp.tools import Tool, ToolList, ToolSets
 from operations.sources.mcp.own_fields import INPUT
 
 SEARCH_ABOVE = 200
-"""Number of tools above which a caller gets the three tools, unless search mode is switched on or off."""
+"""Number of tools above which a caller gets search, describe and call instead, if `enabled` is None."""
 _NAMES = frozenset({SEARCH, DESCRIBE, CALL})
 _SEARCHES_PER_IDENTITY = 8
 _MAX_QUERY_LENGTH = 500
@@ -49,7 +49,7 @@ class SearchMode:
         self._threads = ConcurrencyLimits(_SEARCHES_PER_IDENTITY, "searches at once")
 
     def applies(self, identity: Identity | None) -> bool:
-        """Whether a caller gets the three tools in place of all tools."""
+        """Whether a caller gets the tools search, describe and call in place of all tools."""
         if self._enabled is not None:
             return self._enabled
         return len(self._tool_list.visible(identity)) > SEARCH_ABOVE

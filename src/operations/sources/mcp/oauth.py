@@ -99,7 +99,7 @@ def _choose_server(advertised: list[str], issuer: str) -> str:
         if issuers_match(server, issuer):
             return server
     named = ", ".join(server[:_MAX_SHOWN] for server in advertised[:3])
-    message = f"the client secret is for {issuer}, but the server names {named}: set issuer to send the secret there"
+    message = f"the client secret is for {issuer}, but the MCP server uses {named}: set issuer to send it there"
     raise OAuthFlowError(message)
 
 
