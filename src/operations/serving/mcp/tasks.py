@@ -88,7 +88,7 @@ class Tasks:
         self._tool_list = tool_list
         self._calls = calls
         self._clients: WeakValueDictionary[str, _TaskClient] = WeakValueDictionary()
-        """The clients that answer questions of tasks of this process, by task id. A task without a client cannot ask."""
+        """The clients that tasks of this process can ask, by task id. A task without a client cannot ask."""
 
     def creates(self, tool: Tool, info: RequestInfo) -> bool:
         """Whether a call becomes a task.
