@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
-import itertools
 import re
 import tracemalloc
 from collections.abc import AsyncIterator
@@ -23,6 +22,7 @@ from operations.calls.events import AnnouncementPayload
 from operations.calls.signed_transport import SignedTransport
 from operations.pubsub import Flushes, Transport
 from operations.pubsub.framing import join
+from operations.pubsub.nats import NatsTransport, connection, parser
 from operations.pubsub.nats import connect as connect_nats
 from operations.pubsub.nats.wire import publish
 from operations.pubsub.redis import RedisTransport, queue_reader
@@ -325,31 +325,70 @@ async def test_arbitrary_commands_of_a_redis_caller_do_not_stop_workers(
         await handler.close()
 
 
+class Turns:
+    """Counts the iterations of the event loop in which messages are handled."""
+
+    def __init__(self) -> None:
+        self.handled: list[tuple[int, bytes]] = []
+        self._iteration = 0
+
+    def note(self, message: bytes, arrival: object = None) -> None:
+        self.handled.append((self._iteration, message))
+
+    async def count(self, most: int) -> None:
+        """Count iterations until `most` messages were handled."""
+        while len(self.handled) < most:
+            self._iteration += 1
+            await asyncio.sleep(0)
+
+    @property
+    def number(self) -> int:
+        return len({iteration for iteration, _ in self.handled})
+
+
 async def test_an_element_of_very_many_requests_is_handled_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Redis caller writes elements of any size: a worker that handled one for seconds would count as lost."""
     monkeypatch.setattr(queue_reader, "_LONGEST_TURN", 0.0)
     monkeypatch.setattr(queue_reader, "_FLUSH_SECONDS", 0.0)
-    iterations, handled = itertools.count(), list[tuple[int, bytes]]()
-
-    async def count() -> None:
-        while len(handled) < 300:
-            iteration[0] = next(iterations)
-            await asyncio.sleep(0)
-
-    iteration = [0]
+    turns = Turns()
     async with untrusted_bus("redis") as bus, asyncio.timeout(30):
         worker = await bus()
         assert isinstance(worker, RedisTransport)
-        worker.listen(
-            "work.shop", lambda message, arrival: handled.append((iteration[0], message)), group="workers.shop"
-        )
+        worker.listen("work.shop", turns.note, group="workers.shop")
         messages = [b"%d" % number for number in range(100)]
         queue, element = worker.keys.of_namespace("work.shop").queue.decode(), join(messages).decode()
         shared_server("redis").command("RPUSH", queue, element, element, element)
-        await count()
-        assert [message for _, message in handled] == messages * 3
-        assert len({place for place, _ in handled}) == 300
+        await turns.count(300)
+        assert [message for _, message in turns.handled] == messages * 3
+        assert turns.number == 300
         await worker.close()
+
+
+async def test_a_nats_message_of_very_many_requests_is_handled_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages that follow on the connection, such as aborts of these requests, are handled after them."""
+    monkeypatch.setattr(parser, "LONGEST_TURN", 0.0)
+    monkeypatch.setattr(connection, "LONGEST_TURN", 1e-5)
+    turns = Turns()
+    async with untrusted_bus("nats") as bus, asyncio.timeout(30):
+        worker, mallory = await bus(), await bus()
+        assert isinstance(worker, NatsTransport)
+        assert isinstance(mallory, NatsTransport)
+        for address in ("work.shop", "control.shop", f"inbox.{worker.peer}"):
+            worker.listen(address, turns.note)
+        await worker.flush()
+        prefix, expected = worker.capabilities.bus.split()[1], list[bytes]()
+        inbox = f"{prefix}.inbox.{worker.peer}"
+        counting = asyncio.create_task(turns.count(603))
+        for number, subject in enumerate((f"{prefix}.work.mallory.shop.x", f"{prefix}.control.shop", inbox) * 3):
+            messages = [b"%d %d" % (number, each) for each in range(1 if "control" in subject else 100)]
+            assert mallory.publish(publish(subject.encode(), join(messages)))
+            expected += messages
+        await mallory.flush()
+        await worker.flush()  # the response to this follows the messages
+        assert [message for _, message in turns.handled] == expected
+        await counting
+        assert turns.number > 20
+        assert worker.reconnects == 0
 
 
 # What a caller may send on NATS with the permissions of the guide.

@@ -18,7 +18,7 @@ import msgspec
 
 from operations.errors import CallError, ErrorCode
 from operations.pubsub.framing import QUICK_SECONDS, BatchSizing, batches, join, shares
-from operations.pubsub.nats.parser import NatsParser
+from operations.pubsub.nats.parser import LONGEST_TURN, NatsParser
 from operations.pubsub.nats.replies import Replies
 from operations.pubsub.nats.wire import (
     PING,
@@ -34,8 +34,6 @@ SILENT_BEATS = 3
 """How many heartbeats a server may be silent before it counts as lost."""
 _MOST_UNREAD = 256
 """Number of unprocessed reads beyond which the socket is not read."""
-_LONGEST_TURN = 0.05
-"""Seconds after which the processing of received bytes continues in the next iteration of the event loop."""
 _BEHIND_SECONDS = 0.1
 """Seconds after which a connection with unprocessed bytes counts as behind."""
 _DENIALS = ("authorization violation", "authentication", "user authentication", "nkey", "account")
@@ -212,8 +210,13 @@ class NatsConnection(asyncio.Protocol):
 
     @property
     def is_behind(self) -> bool:
-        """Whether received bytes have been waiting to be processed for a while."""
-        return bool(self._unread) and time.monotonic() - self._behind_since > _BEHIND_SECONDS
+        """Whether received messages have been waiting to be handled for a while."""
+        return self._has_unread and time.monotonic() - self._behind_since > _BEHIND_SECONDS
+
+    @property
+    def _has_unread(self) -> bool:
+        """Whether received messages are still to be handled; then `_read_on` is scheduled."""
+        return bool(self._unread) or self.reader.rest is not None
 
     @property
     def unsent_bytes(self) -> int:
@@ -285,14 +288,21 @@ class NatsConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Handle the received messages, then immediately write the messages that they caused; called by asyncio."""
-        if not self._unread and len(data) <= self._portion:
+        if self._has_unread:
+            self._unread.append(data)
+            self._pause_if_full()
+        elif len(data) <= self._portion:
             self._read(data)
-            return
-        self._unread.append(data)
-        if len(self._unread) == 1:
+            if self.reader.rest is not None:
+                self._behind_since = time.monotonic()
+                self._loop.call_soon(self._read_on)
+        else:
+            self._unread.append(data)
             self._behind_since = time.monotonic()
             self._read_on()
-        elif len(self._unread) > _MOST_UNREAD and not self._is_paused:
+
+    def _pause_if_full(self) -> None:
+        if len(self._unread) > _MOST_UNREAD and not self._is_paused:
             self._is_paused = True
             self._transport.pause_reading()
 
@@ -301,14 +311,14 @@ class NatsConnection(asyncio.Protocol):
 
         The rest is buffered here, because a server disconnects a client that does not read.
         """
-        end = time.monotonic() + _LONGEST_TURN
-        while self._unread and self.is_open:
+        end = time.monotonic() + LONGEST_TURN
+        while self._has_unread and self.is_open:
             before = time.monotonic()
             if before > end:
                 self._loop.call_soon(self._read_on)
                 return
-            self._read(self._next_portion())
-            is_slow = time.monotonic() - before > _LONGEST_TURN / 4
+            self._read(self._next_portion() if self.reader.rest is None else b"")
+            is_slow = time.monotonic() - before > LONGEST_TURN / 4
             self._portion = max(_SMALLEST, self._portion // 2) if is_slow else min(_LARGEST, self._portion * 2)
         self._unread.clear()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 
@@ -13,12 +15,15 @@ from operations.pubsub.nats.wire import (
     NatsMessage,
     ReceiveData,
     ReceiveMessage,
+    Rest,
     ServerEvents,
     ServerInfo,
     status_of,
 )
 from operations.pubsub.protocols import Arrival, Receive
 
+LONGEST_TURN = 0.05
+"""Seconds after which the processing of received bytes continues in the next iteration of the event loop."""
 _MSG, _HMSG, _PING, _INFO, _ERR, _OK = b"MHPI-+"
 
 
@@ -32,6 +37,8 @@ class NatsParser:
         self._need = 0
         self.plain: dict[bytes, ReceiveData] = {}
         self.full: dict[bytes, ReceiveMessage] = {}
+        self.rest: Rest | None = None
+        """The handling of a batch that takes long; `feed` continues it before it parses further bytes."""
 
     def forget(self, sid: bytes) -> None:
         """Remove a subscription."""
@@ -39,7 +46,17 @@ class NatsParser:
         self.full.pop(sid, None)
 
     def feed(self, data: bytes) -> None:
-        """Parse the next bytes; raise ValueError for anything that is not the protocol."""
+        """Parse the next bytes; raise ValueError for anything that is not the protocol.
+
+        After a batch that takes long, return early: call again while there is a `rest`, with bytes or without.
+        """
+        if self.rest is not None:
+            self.rest = handle_some(self.rest)
+            if self.rest is not None:
+                if data:
+                    self._parts.append(data)
+                    self._have += len(data)
+                return
         if self._parts:
             self._parts.append(data)
             self._have += len(data)
@@ -70,16 +87,19 @@ class NatsParser:
                     self._need = stop + 2 - position
                     return position
                 receive = plain.get(words[1])
-                if receive is not None:
-                    receive(data[start:stop], words[0])
-                else:
-                    self._deliver(words, b"", data[start:stop])
                 position = stop + 2
+                if receive is None:
+                    self._deliver(words, b"", data[start:stop])
+                elif (rest := receive(data[start:stop], words[0])) is not None:
+                    self.rest = rest
+                    return position
             else:
                 following = self._read_other(data, position, end)
                 if following < 0:
                     return position
                 position = following
+                if self.rest is not None:
+                    return position
 
     def _read_other(self, data: bytes, position: int, end: int) -> int:
         kind = data[position]
@@ -113,7 +133,7 @@ class NatsParser:
             return
         receive = self.plain.get(sid)
         if receive is not None:
-            receive(data, words[0])
+            self.rest = receive(data, words[0])
 
 
 def unbatch(
@@ -121,17 +141,28 @@ def unbatch(
 ) -> ReceiveData:
     """Return a function that passes the first byte of a batch to `note` and each message to `receive`."""
 
-    def deliver(data: bytes, subject: bytes) -> None:
+    def deliver(data: bytes, subject: bytes) -> Rest | None:
         mark, arrival = data[:1], arrivals[subject]
         if note is not None:
             note(mark)
         if mark in BATCH_MARKS:
-            for message in split(data):
-                receive(message, arrival)
-        else:
-            receive(data, arrival)
+            return handle_some(map(receive, split(data), itertools.repeat(arrival)))
+        receive(data, arrival)
+        return None
 
     return deliver
+
+
+def handle_some(handling: Rest) -> Rest | None:
+    """Handle messages of a batch for at most `LONGEST_TURN` seconds; return the rest.
+
+    This limit is needed because a hostile peer can put very many messages into one batch.
+    """
+    end = time.monotonic() + LONGEST_TURN
+    for _ in handling:
+        if time.monotonic() > end:
+            return handling
+    return None
 
 
 class DuplicateFilter:
@@ -163,9 +194,8 @@ class DuplicateFilter:
 
 
 def _filter_data(sid: bytes, receive: ReceiveData, is_first: Callable[..., bool]) -> ReceiveData:
-    def filtered(data: bytes, subject: bytes) -> None:
-        if is_first(sid, subject, data):
-            receive(data, subject)
+    def filtered(data: bytes, subject: bytes) -> Rest | None:
+        return receive(data, subject) if is_first(sid, subject, data) else None
 
     return filtered
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -56,8 +56,10 @@ class ServerEvents(Protocol):
         """Handle an error that the server reports."""
 
 
-ReceiveData = Callable[[bytes, bytes], None]
-"""Called with the data and the subject of a message."""
+Rest = Iterator[object]
+"""The unhandled messages of a batch: each step handles one."""
+ReceiveData = Callable[[bytes, bytes], Rest | None]
+"""Called with the data and the subject of a message; returns the messages that are still to be handled, if any."""
 ReceiveMessage = Callable[[NatsMessage], None]
 
 
