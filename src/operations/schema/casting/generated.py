@@ -126,7 +126,7 @@ class _Writer:
         yield "    return v if out is None else out"
 
     def _rebuilt(self, node: Node) -> Iterator[str]:
-        """Rebuild a small object with excess properties in one expression; all its declared properties are required."""
+        """Yield code that rebuilds a small object without excess properties; all declared properties are required."""
         members = []
         for name in node.properties:
             child = node.member(name)
