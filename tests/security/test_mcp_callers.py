@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 import httpx2
+import pytest
 
 from operations import AccessControl, OperationRegistry
 from operations.serving.mcp.resources import resource
@@ -230,3 +231,19 @@ async def test_the_resources_that_one_session_subscribes_to_are_bounded() -> Non
         for uris in (["x://" + "u" * 10_000], [f"x://{number}" for number in range(1_001)]):
             sent = message("subscriptions/listen", {"notifications": {"resourceSubscriptions": uris}})
             assert (await post(url, sent))[1]["error"]["code"] == -32602
+
+
+async def test_streams_of_the_sessions_of_one_caller_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "STREAMS_PER_IDENTITY", 2)
+    async with (
+        serve_endpoint(OperationRegistry(OPERATIONS)) as (url, _),
+        httpx2.AsyncClient(timeout=60) as client,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        statuses = []
+        for who in ("eve", "eve", "eve", "ann"):
+            session = await stack.enter_async_context(legacy_session(url, **{"x-caller": who}))
+            wanted = {**session.headers, "mcp-session-id": session.id, "accept": "text/event-stream"}
+            stream = await stack.enter_async_context(client.stream("GET", url, headers=wanted))
+            statuses.append(stream.status_code)
+    assert statuses == [200, 200, 429, 200]

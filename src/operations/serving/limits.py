@@ -31,7 +31,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     all_streams: int = 10_000
     """Largest number of open streams of all callers together."""
     streams: int = 64
-    """Largest number of open streams of one identity."""
+    """Largest number of streams of one identity that are open or can be resumed."""
     calls: int = 256
     """Largest number of running and waiting calls of one identity."""
     rate: float | None = None

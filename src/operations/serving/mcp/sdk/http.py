@@ -14,6 +14,8 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp_types import JSONRPCMessage
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
+from operations.errors import CallError
+from operations.identity.rate_limits import ConcurrencyLimits
 from operations.serving.admission import Caller
 from operations.serving.mcp.sdk.server import CALLER, SDKServer
 from operations.serving.mcp.server import MCPServer
@@ -23,6 +25,8 @@ _MAX_EVENT_BYTES = 1024 * 1024
 MAX_SESSIONS = 1_000
 SESSIONS_PER_IDENTITY = 64
 """Largest number of open sessions of one identity."""
+STREAMS_PER_IDENTITY = 2 * SESSIONS_PER_IDENTITY
+"""Largest number of open streams of one identity: one of each session, and streams of calls that are resumed."""
 SESSION_SECONDS = 30 * 60.0
 RETRY_MS = 500
 
@@ -88,6 +92,7 @@ class SDKSessions:
         """The owner of each session."""
         self._opening: Counter[str] = Counter()
         """The requests of each caller that open a session."""
+        self._streams = ConcurrencyLimits(STREAMS_PER_IDENTITY, "streams")
         self._started = asyncio.Event()
         self._stop = asyncio.Event()
         self._owner = asyncio.create_task(self._run())
@@ -111,12 +116,26 @@ class SDKSessions:
             scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=identity.id, scopes=[]))
         else:
             scope.pop("user", None)
-        if any(name == b"mcp-session-id" for name, _ in scope["headers"]) or _is_modern(scope):
+        if scope["method"] == "GET":
+            await self._stream(scope, receive, send, caller.key)
+        elif any(name == b"mcp-session-id" for name, _ in scope["headers"]) or _is_modern(scope):
             await self._manager.handle_request(scope, receive, send)
         elif self._count(caller.key) + self._opening[caller.key] >= SESSIONS_PER_IDENTITY:
-            await _refuse(send)
+            await _refuse(send, b"Too many open sessions")
         else:
             await self._open(scope, receive, send, caller.key)
+
+    async def _stream(self, scope: Any, receive: Any, send: Any, key: str) -> None:
+        """Serve a stream. The SDK admits any number of streams of a session that are requested at the same time."""
+        try:
+            self._streams.acquire(key)
+        except CallError:
+            await _refuse(send, b"Too many open streams")
+            return
+        try:
+            await self._manager.handle_request(scope, receive, send)
+        finally:
+            self._streams.release(key)
 
     async def _open(self, scope: Any, receive: Any, send: Any, key: str) -> None:
         """Serve a request that opens a session."""
@@ -156,8 +175,8 @@ def _is_modern(scope: Any) -> bool:
     return version is not None and version.decode("latin-1") not in HANDSHAKE_PROTOCOL_VERSIONS
 
 
-async def _refuse(send: Any) -> None:
-    body = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"Too many open sessions"}}'
+async def _refuse(send: Any, message: bytes) -> None:
+    body = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"%b"}}' % message
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": 429, "headers": headers})
     await send({"type": "http.response.body", "body": body})
