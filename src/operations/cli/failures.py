@@ -50,8 +50,8 @@ _REASON_HINTS = {
 
 _HUB_HINT = "set OPERATIONS_TOKEN or --token-file to a token that [hub] of the hub's configuration lists"
 _SERVER_HINT = (
-    "the address of a server of 'ops serve' ends with /ws; "
-    "set OPERATIONS_TOKEN or --token-file to one of its tokens or API keys"
+    "set OPERATIONS_TOKEN or --token-file to a token or API key of the server; "
+    "the address of a server of 'ops serve' ends with /ws"
 )
 
 

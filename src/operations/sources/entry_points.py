@@ -30,8 +30,8 @@ def find_source(name: str) -> SourceFunction:
     """Return the function of a source; raise if it is not installed or cannot be imported."""
     entries: list[EntryPoint] = list(entry_points(group=GROUP, name=name))
     if not entries:
-        known = ", ".join(list_sources()) or "none"
-        message = f"unknown source {name!r} in entry-point group {GROUP}: installed sources are {known}"
+        known = ", ".join(list_sources()) or "no source"
+        message = f"unknown source {name!r}: installed packages declare {known} in the entry-point group {GROUP}"
         raise CallError(ErrorCode.VALIDATION_ERROR, message)
     try:
         function = entries[0].load()
