@@ -58,8 +58,8 @@ LIMITS: dict[str, Limit] = {
     "OpenAPI GET": Limit(14),
     "OpenAPI POST": Limit(16),
     "MCP": Limit(13),
-    "hub": Limit(18, 35, 72),
-    "NATS": Limit(18, 39, 72),
+    "hub": Limit(18, 35, 81),
+    "NATS": Limit(18, 39, 75),
     "ops call": Limit(40),
 }
 """Limits that `tests/bench/test_walks.py` checks."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, ClassVar
 
@@ -25,7 +26,6 @@ from operations.calls.events import (
     ProgressPayload,
     ResponsePayload,
 )
-from operations.calls.held_requests import HeldRequests, Holder, holder_of
 from operations.calls.progress_sender import ProgressSender
 from operations.calls.replay_protection import ReplayError
 from operations.calls.streams import LEASE_SECONDS, CreditGate
@@ -52,6 +52,15 @@ _MAX_ATTEMPTS = 8_192
 _SESSION = re.compile("[.-]")
 """The characters that end the first part of a session's name; at a hub, a request id begins with that name."""
 _MOST_IDENTITIES = 1_024
+"""Number of decoded identities that are kept."""
+_MOST_BYTES = 256 << 20
+"""Memory of the queued and running requests of one caller above which further ones are refused."""
+_REQUEST_BYTES = 2_048
+"""Memory of a request without its input and metadata."""
+_CONTAINER_BYTES, _ITEM_BYTES, _PROPERTY_BYTES = 64, 32, 128
+"""Memory of an empty list or dict, and of each item and property without its string."""
+Holder = tuple[bool, str | None]
+"""A caller for which requests are counted: whether it is an identity, and its name."""
 
 
 class RequestHandler:
@@ -151,7 +160,7 @@ class RequestHandler:
 
     def _limit(self, reply: Reply, identity: Identity | None) -> None:
         """Refuse a request of a caller without rights whose other requests take too much memory."""
-        if identity is not None and identity.has_rights:
+        if identity is not None and (identity.scopes or identity.resources):  # `has_rights`, inlined for speed
             return
         reply.holder = holder_of(identity, reply.sender)
         if self.held.is_full(reply.holder) and not reply.is_stored:
@@ -480,3 +489,54 @@ class AcceptanceTimer:
         self.timer = None
         if self.waiting:
             self.start()
+
+
+class HeldRequests:
+    """The memory of the queued and running requests of each caller without rights."""
+
+    def __init__(self) -> None:
+        self._held: Counter[Holder] = Counter()
+
+    def is_full(self, holder: Holder) -> bool:
+        """Return whether a caller's further requests are refused."""
+        return bool(self._held) and self._held.get(holder, 0) > _MOST_BYTES
+
+    def add(self, holder: Holder, request: Request, encoded: object) -> int:
+        """Count a request, and its encoded input if it is kept; return the size to pass to `remove`."""
+        size = _REQUEST_BYTES + memory_of(request.input) + memory_of(request.metadata)
+        if isinstance(encoded, msgspec.Raw):
+            size += memoryview(encoded).nbytes
+        self._held[holder] += size
+        return size
+
+    def remove(self, holder: Holder, size: int) -> None:
+        """Remove a request that has ended."""
+        self._held[holder] -= size
+        if not self._held[holder]:
+            del self._held[holder]
+
+
+def holder_of(identity: Identity | None, sender: str | None) -> Holder:
+    """Return the caller for which a request counts.
+
+    Without an identity it is the sender that the broker names. Other peers count as one caller, because each can use
+    any number of names.
+    """
+    return (False, sender) if identity is None else (True, identity.id)
+
+
+def memory_of(value: Any) -> int:
+    """Return about how many bytes of memory a decoded value takes."""
+    size, rest = 0, [value]
+    while rest:
+        each = rest.pop()
+        kind = type(each)
+        if kind is dict:
+            size += _CONTAINER_BYTES + _PROPERTY_BYTES * len(each) + sum(map(len, each))
+            rest.extend(each.values())
+        elif kind is list:
+            size += _CONTAINER_BYTES + _ITEM_BYTES * len(each)
+            rest.extend(each)
+        elif kind is str or kind is bytes:
+            size += len(each)
+    return size
