@@ -97,6 +97,15 @@ async function axe(screen) {
   const small = await page.evaluate(smallTargets);
   if (small.length > 0) report.small[screen] = small;
   await page.evaluate(AXE);
+  // While a menu fades in, its colours are mixed with those behind it.
+  await page.evaluate(() =>
+    Promise.allSettled(
+      document
+        .getAnimations()
+        .filter((each) => each.effect.getComputedTiming().endTime !== Number.POSITIVE_INFINITY)
+        .map((each) => each.finished),
+    ),
+  );
   const { violations } = await page.evaluate(() => window.axe.run(document, { resultTypes: ["violations"] }));
   for (const each of violations) {
     if (!["serious", "critical"].includes(each.impact)) continue;
