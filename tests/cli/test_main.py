@@ -40,6 +40,19 @@ def test_every_command_has_help_with_examples_that_fits_the_terminal(
     assert max(map(len, others)) <= columns
 
 
+def test_help_states_default_values_variables_and_repeatable_options(tmp_path: Path) -> None:
+    worker, serve, jobs = (
+        " ".join(Project(tmp_path).run(name, "--help").out.split()) for name in ("worker", "serve", "jobs")
+    )
+    assert "maximum number of concurrent calls (default: 64)" in worker
+    assert "when the command stops (default: 30)" in worker
+    assert "format of log records (text, json; default: text)" in worker
+    assert "(default: $OPERATIONS_URL)" in worker
+    assert "(default: $OPERATIONS_CONFIG, or the nearest operations.toml)" in worker
+    assert "(default: all); repeatable" in serve
+    assert jobs.endswith("Run 'ops jobs submit --help' for its options, and so on.")
+
+
 def test_the_overview_lists_every_command_in_groups(tmp_path: Path) -> None:
     done = Project(tmp_path).run("--help")
     assert done.code == 0

@@ -35,7 +35,7 @@ class Option(NamedTuple):
     choices: Sequence[str] = ()
     completes: str = ""
     variable: str = ""
-    """Environment variable that is used if the option is missing; `--option=` overrides the variable with no value."""
+    """Environment variable that is used if the option is missing; `help` names it, and `--option=` ignores it."""
 
     @property
     def key(self) -> str:
@@ -112,7 +112,7 @@ class Command(NamedTuple):
 COMMON = (
     Option(
         "--config",
-        "configuration file (default: the nearest operations.toml)",
+        "configuration file (default: $OPERATIONS_CONFIG, or the nearest operations.toml)",
         "-c",
         value="FILE",
         completes="file",
@@ -121,7 +121,7 @@ COMMON = (
     Option("--trust", "trust the configuration for this command only"),
     Option("--json", "print JSON"),
     Option("--quiet", "print only results and errors", "-q"),
-    Option("--no-color", "print no colours (or set NO_COLOR)"),
+    Option("--no-color", "print no colours (default if $NO_COLOR is set)"),
     Option("--debug", "print tracebacks"),
     Option("--help", "print this help", "-h"),
 )
@@ -325,10 +325,15 @@ RESULT_OPTIONS = (
 
 
 def _transport_options(urls: str) -> tuple[Option, Option]:
-    text = f"use a transport: its name in the configuration, or {urls}"
+    text = f"use a transport: its name in the configuration, or {urls} (default: $OPERATIONS_URL)"
     return (
         Option("--url", text, "-u", value="URL", variable="OPERATIONS_URL"),
-        Option("--token-file", f"file with the token (default: {TOKEN_VARIABLE})", value="FILE", completes="file"),
+        Option(
+            "--token-file",
+            f"file with the token (default: the token in ${TOKEN_VARIABLE})",
+            value="FILE",
+            completes="file",
+        ),
     )
 
 
@@ -341,16 +346,28 @@ LISTING_OPTIONS = (
 )
 LOAD_OPTIONS = (
     Option("--concurrency", "maximum number of concurrent calls", value="NUMBER", convert=whole_number, default=64),
-    Option("--grace", "time for running calls to finish on shutdown", value="SECONDS", convert=seconds, default=30.0),
+    Option(
+        "--grace",
+        "time for running calls to finish when the command stops",
+        value="SECONDS",
+        convert=seconds,
+        default=30.0,
+    ),
 )
 LOG_OPTIONS = (
-    Option("--log-format", "how log records are written", value="FORMAT", choices=("text", "json"), default="text"),
+    Option("--log-format", "format of log records", value="FORMAT", choices=("text", "json"), default="text"),
     Option(
-        "--log-level", "the lowest level that is logged", value="LEVEL", choices=("debug", "info", "warning", "error")
+        "--log-level",
+        "lowest level of log records, warning by default",
+        value="LEVEL",
+        choices=("debug", "info", "warning", "error"),
     ),
 )
 HEALTH_OPTION = Option(
-    "--health", "serve /healthz, /readyz and /metrics at this address", value="[HOST:]PORT", convert=host_and_port
+    "--health",
+    "serve /healthz, /readyz and /metrics at this address; HOST is 127.0.0.1 by default",
+    value="[HOST:]PORT",
+    convert=host_and_port,
 )
-AUDIT_OPTION = Option("--audit-log", "append a line of JSON for each call", value="FILE", completes="file")
+AUDIT_OPTION = Option("--audit-log", "append a line of JSON to this file for each call", value="FILE", completes="file")
 SERVING_OPTIONS = (*TRANSPORT_OPTIONS, *LOAD_OPTIONS, *LOG_OPTIONS, AUDIT_OPTION, HEALTH_OPTION)

@@ -13,9 +13,14 @@ from operations.cli.arguments import Option, ParsedArguments, UsageError
 MCP, API = "mcp", "api"
 """Names of the sources of `--mcp` and `--openapi`; each name is also the namespace of the source's operations."""
 DIRECT_OPTIONS = (
-    Option("--mcp", f"use an MCP server: its command or URL; its operations are {MCP}.…", value="SERVER"),
-    Option("--openapi", f"use an API: path or URL of its document; its operations are {API}.…", value="DOCUMENT"),
-    Option("--header", "header for the URL of --mcp or --openapi; ${NAME} is replaced", value="NAME:VALUE", many=True),
+    Option("--mcp", f"use an MCP server: its command or URL; its operations are named {MCP}.…", value="SERVER"),
+    Option("--openapi", f"use an API: path or URL of its document; its operations are named {API}.…", value="DOCUMENT"),
+    Option(
+        "--header",
+        "header of requests to --mcp or --openapi; ${NAME} is replaced by the variable NAME",
+        value="NAME:VALUE",
+        many=True,
+    ),
 )
 
 

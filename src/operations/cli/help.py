@@ -42,7 +42,7 @@ def describe(command: Command) -> str:
     summary = f"{command.summary[:1].upper()}{command.summary[1:]}."
     lines = [*_wrap(summary), "", f"{paint('bold', 'usage')}  {usage(command)}"]
     if command.parts:
-        lines += ["", *_rows([(f"ops {usage(part).removeprefix('ops ')}", part.summary) for part in command.parts])]
+        lines += ["", *_rows([(usage(part), part.summary) for part in command.parts])]
     if command.arguments:
         lines += ["", *_rows([(argument.name, argument.help) for argument in command.arguments])]
     if command.notes:
@@ -54,7 +54,9 @@ def describe(command: Command) -> str:
         lines += ["", paint("bold", "Examples"), *_rows(command.examples)]
     if command.options:
         lines += ["", paint("bold", "Options"), *_options(command.options)]
-    if not command.parts:
+    if command.parts:
+        lines += ["", *_wrap(f"Run 'ops {command.parts[0].name} --help' for its options, and so on.")]
+    else:
         lines += ["", paint("bold", "Common options"), *_options(COMMON)]
     return "\n".join(lines)
 
@@ -112,12 +114,14 @@ def _options(options: Sequence[Option]) -> list[str]:
     for option in options:
         names = f"{option.short}, {option.name}" if option.short else f"    {option.name}"
         text = option.help
-        if option.choices:
-            text += f" ({', '.join(option.choices)})"
+        values = [", ".join(option.choices)] if option.choices else []
         if option.default is not None:
-            text += f" [{option.default}]"
-        if option.variable:
-            text += f" [{option.variable}]"
+            default = f"{option.default:g}" if isinstance(option.default, float) else option.default
+            values.append(f"default: {default}")
+        if values:
+            text += f" ({'; '.join(values)})"
+        if option.many:
+            text += "; repeatable"
         rows.append((f"{names} {option.value}".rstrip(), text))
     return _rows(rows)
 

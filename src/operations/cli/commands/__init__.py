@@ -24,10 +24,10 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "Run": {
         "serve": "serve the operations over HTTP, MCP and WebSocket",
-        "keys": "manage the API keys of callers",
-        "hub": "run a hub",
-        "spoke": "serve the configuration's operations through a hub",
-        "worker": "run a worker on a hub, Redis or NATS",
+        "keys": "manage the API keys that 'ops serve' accepts",
+        "hub": "run a hub, which routes calls between processes",
+        "spoke": "serve the operations through a hub, in this process alone",
+        "worker": "serve the operations on a hub, Redis or NATS, shared with other workers",
         "install": "register the operations as an MCP server of an editor",
     },
     "More": {

@@ -257,7 +257,7 @@ def _url(config: Config, name: str) -> str:
 
 _MCP_EXAMPLE = "ops add mcp files -- npx -y @modelcontextprotocol/server-filesystem ."
 _ADD_OPTIONS = (
-    Option("--replace", "replace the source of that name"),
+    Option("--replace", "replace the source of that name (default: an error)"),
     Option("--no-check", "add the source without opening it"),
 )
 _DISCOVER = Command(
@@ -288,11 +288,16 @@ COMMAND = Command(
             options=(
                 Option(
                     "--env",
-                    "environment variable for the command; ${NAME} is replaced when the command starts",
+                    "environment variable for the command; ${NAME} is replaced by the variable NAME at its start",
                     value="NAME=VALUE",
                     many=True,
                 ),
-                Option("--header", "header of requests to the URL; ${NAME} is replaced", value="NAME:VALUE", many=True),
+                Option(
+                    "--header",
+                    "header of requests to the URL; ${NAME} is replaced by the variable NAME",
+                    value="NAME:VALUE",
+                    many=True,
+                ),
                 Option("--sse", "use the older SSE transport (default for URLs that end with /sse)"),
                 *_ADD_OPTIONS,
             ),
@@ -310,10 +315,12 @@ COMMAND = Command(
             run=run_openapi,
             arguments=(_NAME, Argument("DOCUMENT", "path or URL of the document", completes="file")),
             options=(
-                Option("--base-url", "base URL, instead of the document's servers", value="URL"),
+                Option(
+                    "--base-url", "base URL of requests (default: the first of the document's servers)", value="URL"
+                ),
                 Option(
                     "--token-variable",
-                    "environment variable with the bearer token or API key",
+                    "environment variable with the bearer token or API key (default: no credentials)",
                     value="NAME",
                 ),
                 *_ADD_OPTIONS,
@@ -330,7 +337,10 @@ COMMAND = Command(
             name="add py",
             summary="add Python code: a directory, a file or a package",
             run=run_py,
-            arguments=(_NAME, Argument("CODE", "directory, file or name of a package", completes="file")),
+            arguments=(
+                Argument("NAME", "name of the source"),
+                Argument("CODE", "directory, file or name of a package", completes="file"),
+            ),
             options=_ADD_OPTIONS,
             examples=(
                 ("ops add py shop ./shop", "a directory"),

@@ -149,7 +149,7 @@ COMMAND = Command(
             value="FILE",
             completes="file",
         ),
-        Option("--timeout", "time limit: 5, 0.5s, 2m", "-t", value="SECONDS", convert=seconds),
+        Option("--timeout", "time limit: 5, 0.5s, 2m (default: none)", "-t", value="SECONDS", convert=seconds),
         Option("--dry-run", "print the HTTP request without sending it (OpenAPI only)", "-n"),
         Option("--record", "append the call and its result to a file, without secrets", value="FILE", completes="file"),
         Option("--replay", "answer from a recording, without any source", value="FILE", completes="file"),

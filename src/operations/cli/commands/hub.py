@@ -191,11 +191,18 @@ COMMAND = Command(
     summary=SUMMARIES["hub"],
     run=run,
     options=(
-        Option("--host", "address to listen on", value="HOST"),
-        Option("--port", "port (0: any free port)", "-p", value="PORT", convert=_port),
-        Option("--console", "serve the console at this address: host:port or a port", value="ADDRESS"),
+        Option("--host", "address to listen on (default: 127.0.0.1)", value="HOST"),
+        Option("--port", "port, or 0 for any free port (default: 8700)", "-p", value="PORT", convert=_port),
+        Option(
+            "--console", "serve the console at this address: host:port or a port (default: no console)", value="ADDRESS"
+        ),
         Option("--serve", "serve the configuration's operations as well"),
-        Option("--token-file", f"file with the token (default: {TOKEN_VARIABLE})", value="FILE", completes="file"),
+        Option(
+            "--token-file",
+            f"file with the token (default: the token in ${TOKEN_VARIABLE})",
+            value="FILE",
+            completes="file",
+        ),
         *LOAD_OPTIONS,
         *LOG_OPTIONS,
         AUDIT_OPTION,

@@ -191,7 +191,7 @@ def _date(milliseconds: int) -> str:
 
 _ID = (Argument("ID", "id of the job"),)
 _IDS = (Argument("ID", "ids of the jobs", many=True),)
-_TIMEOUT = Option("--timeout", "time limit: 5, 0.5s, 2m", "-t", value="SECONDS", convert=seconds)
+_TIMEOUT = Option("--timeout", "wait at most: 5, 0.5s, 2m (default: no limit)", "-t", value="SECONDS", convert=seconds)
 _LIMIT = Option("--limit", "maximum number of jobs", value="NUMBER", convert=whole_number, default=100)
 
 COMMAND = Command(
@@ -204,8 +204,8 @@ COMMAND = Command(
             run=submit,
             arguments=CALL_ARGUMENTS,
             options=(
-                Option("--keep", "how long the result is kept (default: a day)", value="SECONDS", convert=seconds),
-                Option("--wait", "wait for the result and print it"),
+                Option("--keep", "how long the result is kept (default: 24 hours)", value="SECONDS", convert=seconds),
+                Option("--wait", "wait for the result and print it, with the options of 'ops jobs wait'"),
                 _TIMEOUT,
                 *RESULT_OPTIONS,
                 *JOB_OPTIONS,
@@ -220,12 +220,17 @@ COMMAND = Command(
             options=(
                 Option(
                     "--state",
-                    "only jobs in this state; repeatable",
+                    "only jobs in this state, all by default",
                     value="STATE",
                     many=True,
                     choices=tuple(state.value for state in JobState),
                 ),
-                Option("--operation", "only jobs of this operation", value="OPERATION", completes="operation"),
+                Option(
+                    "--operation",
+                    "only jobs of this operation (default: all)",
+                    value="OPERATION",
+                    completes="operation",
+                ),
                 _LIMIT,
                 *JOB_OPTIONS,
             ),

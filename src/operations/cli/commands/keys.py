@@ -87,7 +87,9 @@ def _lifetime(text: str) -> float:
     return float(int(match[1]) * _UNITS[match[2]])
 
 
-_FILE = Option("--keys", "file of API keys (default: keys in [serve])", value="FILE", completes="file")
+_FILE = Option(
+    "--keys", "file of API keys (default: the file that keys in [serve] names)", value="FILE", completes="file"
+)
 
 COMMAND = Command(
     name="keys",
@@ -99,8 +101,8 @@ COMMAND = Command(
             run=create,
             arguments=(Argument("IDENTITY", "identity of the caller"),),
             options=(
-                Option("--scope", "scope of the key; repeatable", value="SCOPE", many=True),
-                Option("--expires", "lifetime: 12h, 30d, 8w, 1y", value="TIME", convert=_lifetime),
+                Option("--scope", "scope of the key (default: none)", value="SCOPE", many=True),
+                Option("--expires", "lifetime: 12h, 30d, 8w, 1y (default: no end)", value="TIME", convert=_lifetime),
                 _FILE,
             ),
             examples=(

@@ -205,7 +205,7 @@ COMMAND = Command(
         Option("--unordered", "write results as calls end, each with its line number"),
         Option("--errors", "write failures to a file instead of stdout", value="FILE", completes="file"),
         Option("--fail-fast", "stop at the first failure"),
-        Option("--timeout", "time limit per call: 5, 0.5s, 2m", "-t", value="SECONDS", convert=seconds),
+        Option("--timeout", "time limit per call: 5, 0.5s, 2m (default: none)", "-t", value="SECONDS", convert=seconds),
         *RESULT_OPTIONS,
         VERBOSE_OPTION,
         *TRANSPORT_OPTIONS,

@@ -247,29 +247,46 @@ COMMAND = Command(
     summary=SUMMARIES["serve"],
     run=run,
     options=(
-        Option("--http", f"address: host:port, :port or a port (default {_DEFAULT_ADDRESS})", value="ADDRESS"),
-        Option("--mcp", "without --http: serve MCP on standard input and output"),
-        Option("--search", "serve three MCP tools (search, describe, call) instead of all; default above 200 tools"),
-        Option("--code", "serve one MCP tool that runs scripts in a sandbox, instead of all tools (extra `code`)"),
-        Option("--allow", "serve only operations that match; repeatable", value="PATTERN", many=True),
-        Option("--deny", "leave out operations that match; repeatable", value="PATTERN", many=True),
-        Option("--console", "serve the console at /console/ (the default)"),
+        Option(
+            "--http", f"address to listen on: host:port, :port or a port (default: {_DEFAULT_ADDRESS})", value="ADDRESS"
+        ),
+        Option("--mcp", "serve MCP on standard input and output; ignored with --http"),
+        Option(
+            "--search",
+            "serve three MCP tools (search, describe, call) instead of one per operation (default above 200)",
+        ),
+        Option(
+            "--code",
+            "serve one MCP tool, which runs scripts in a sandbox, instead of one per operation; needs the extra code",
+        ),
+        Option("--allow", "serve only operations whose id matches (default: all)", value="PATTERN", many=True),
+        Option("--deny", "leave out operations whose id matches", value="PATTERN", many=True),
+        Option("--console", "serve the console at /console/ (default)"),
         Option("--no-console", "do not serve the console"),
         Option("--read-only", "leave out mutations"),
-        Option("--keys", "file of API keys, written by `ops keys`", value="FILE", completes="file"),
+        Option("--keys", "accept the API keys in this file, which 'ops keys' writes", value="FILE", completes="file"),
         Option(
-            "--token-file", f"file with the accepted token (default: ${TOKEN_VARIABLE})", value="FILE", completes="file"
+            "--token-file",
+            f"accept the token in this file (default: the token in ${TOKEN_VARIABLE})",
+            value="FILE",
+            completes="file",
         ),
-        Option("--scope", "scope of the token of --token-file; repeatable", value="SCOPE", many=True),
-        Option("--insecure", "allow serving without authentication beyond loopback"),
-        Option("--host", "host name that requests may use; repeatable", value="HOST", many=True),
-        Option("--origin", "web origin that may send requests (CORS); repeatable", value="ORIGIN", many=True),
-        Option("--public-url", "URL that callers use; the audience of their tokens", value="URL"),
+        Option("--scope", "scope of callers with that token", value="SCOPE", many=True),
+        Option("--insecure", "allow addresses other than loopback without authentication"),
+        Option("--host", "accept requests to this host name, as well as to loopback", value="HOST", many=True),
+        Option("--origin", "accept requests of web pages from this origin (CORS)", value="ORIGIN", many=True),
+        Option(
+            "--public-url", "URL at which callers reach the server; the required audience of their tokens", value="URL"
+        ),
         Option(
             "--concurrency", "maximum number of concurrent calls", value="NUMBER", convert=whole_number, default=1_024
         ),
         Option(
-            "--grace", "time for running calls when the server stops", value="SECONDS", convert=seconds, default=30.0
+            "--grace",
+            "time for running calls to finish when the server stops",
+            value="SECONDS",
+            convert=seconds,
+            default=30.0,
         ),
         *LOG_OPTIONS,
         AUDIT_OPTION,

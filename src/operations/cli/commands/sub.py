@@ -68,8 +68,16 @@ COMMAND = Command(
     arguments=(CALL_ARGUMENTS[0]._replace(completes="stream"), *CALL_ARGUMENTS[1:]),
     options=(
         *RESULT_OPTIONS,
-        Option("--limit", "stop after this many events", "-l", value="NUMBER", convert=whole_number),
-        Option("--timeout", "stop after this time: 5, 0.5s, 2m", "-t", value="SECONDS", convert=seconds),
+        Option(
+            "--limit",
+            "stop after this many events (default: at the end of the stream)",
+            "-l",
+            value="NUMBER",
+            convert=whole_number,
+        ),
+        Option(
+            "--timeout", "stop after this time: 5, 0.5s, 2m (default: never)", "-t", value="SECONDS", convert=seconds
+        ),
         VERBOSE_OPTION,
         *TRANSPORT_OPTIONS,
         *DIRECT_OPTIONS,

@@ -33,7 +33,12 @@ COMMAND = Command(
     run=run,
     options=(
         *SERVING_OPTIONS,
-        Option("--processes", "how many processes share the calls", value="NUMBER", convert=whole_number),
+        Option(
+            "--processes",
+            "number of processes, which share the calls (default: 1)",
+            value="NUMBER",
+            convert=whole_number,
+        ),
         Option("--reload", "replace the processes when the configuration or a Python source changes"),
     ),
     notes="""
