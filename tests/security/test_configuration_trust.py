@@ -593,6 +593,24 @@ def test_a_device_is_not_read(what: str, project: Project) -> None:
     assert "it is a device" in " ".join((done.out + done.err).split())
 
 
+def test_a_document_does_not_read_files_through_links_out_of_its_directory(project: Project) -> None:
+    project.write("private.json", '{"type": "string", "default": "the secret"}')
+    api = project.directory / "api"
+    api.mkdir()
+    (api / "link.json").symlink_to("../private.json")
+    parameter = {"name": "key", "in": "query", "schema": {"$ref": "link.json"}}
+    paths = {"/a": {"get": {"operationId": "get", "parameters": [parameter]}}}
+    main = {"openapi": "3.1.0", "info": {"title": "t", "version": "1"}, "paths": paths}
+    project.write("api/main.json", json.dumps(main))
+    project.write("operations.toml", "[sources.a]\nopenapi = './api/main.json'\nbase_url = 'http://127.0.0.1:9'\n")
+    shown = project.run("show", "a.get")
+    assert "key" in shown.out
+    assert "the secret" not in shown.out + shown.err
+    (api / "link.json").unlink()
+    project.write("api/link.json", (project.directory / "private.json").read_text())
+    assert "the secret" in project.run("show", "a.get").out
+
+
 def test_a_file_that_is_nested_too_deeply_is_an_error_with_its_name(project: Project) -> None:
     path = project.write("operations.toml", "a = " + "[" * 100_000)
     done = project.run("ls")

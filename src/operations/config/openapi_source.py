@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -31,13 +32,14 @@ async def open_openapi(
     settings = source.settings
     assert isinstance(settings, OpenAPISettings)
     config = service_config(settings, source.namespace, callbacks)
-    files = _RecordingFS()
+    files: dict[str, None] = {}
     if settings.is_remote:
         loaded = await from_openapi_url(settings.openapi, config)
     else:
-        loaded = await from_openapi_file(settings.document_path(source.directory), config, files)
+        document = settings.document_path(source.directory)
+        loaded = await from_openapi_file(document, config, _RecordingFS(document, files))
     stack.push_async_callback(loaded.close)
-    return loaded, tuple(files.names)
+    return loaded, tuple(files)
 
 
 def service_config(
@@ -98,10 +100,12 @@ def _http_auth(auth: AuthSettings) -> HTTPAuth:
 class _RecordingFS:
     """Local file system that records in `names` every file that a document refers to, including missing ones."""
 
-    def __init__(self) -> None:
-        self.names: dict[str, None] = {}
+    def __init__(self, document: Path, names: dict[str, None]) -> None:
+        self._document = document
+        self._names = names
 
     async def read(self, path: str) -> bytes:
-        """Return the content of a file."""
-        self.names[path] = None
-        return await in_background(read_file, path)
+        """Return the content of the document, or of a file in its directory."""
+        self._names[path] = None
+        directory = None if path == str(self._document) else self._document.parent
+        return await in_background(read_file, path, directory)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -242,6 +243,34 @@ async def test_only_files_in_the_documents_directory_are_read(tmp_path: Path) ->
     allowed = await from_openapi_file(tmp_path / "api" / "main.yaml", CONFIG, root=tmp_path)
     assert allowed.diagnostics() == {}
     assert not allowed[0].spec.input_schema.check({"o": 5})
+
+
+async def test_links_out_of_the_documents_directory_are_not_followed(tmp_path: Path) -> None:
+    """A document that comes with links must not read the user's other files: their values could be sent to its API."""
+    (tmp_path / "private").mkdir()
+    (tmp_path / "private" / "keys.json").write_text('{"type": "string", "default": "the secret"}')
+    directory = tmp_path / "api"
+    directory.mkdir()
+    (directory / "file.json").symlink_to("../private/keys.json")
+    (directory / "below").symlink_to(tmp_path / "private")
+    (directory / "own.json").write_text('{"type": "integer"}')
+    (directory / "link.json").symlink_to("own.json")
+    os.mkfifo(directory / "pipe")
+    references = ["file.json", "below/keys.json", "pipe", "link.json"]
+    parameters = [{"name": f"p{i}", "in": "query", "schema": {"$ref": each}} for i, each in enumerate(references)]
+    paths = {"/a": {"get": {"parameters": parameters}}}
+    (directory / "main.json").write_text(json.dumps({"openapi": "3.1.0", "info": INFO, "paths": paths}))
+    (tmp_path / "linked").symlink_to(directory)
+    for main in (directory / "main.json", tmp_path / "linked" / "main.json"):
+        operations = await from_openapi_file(main, CONFIG)
+        problems = "\n".join(operations.diagnostics()[""])
+        assert problems.count("it is a link out of the document's directory: pass root= to allow it") == 2
+        assert problems.count("it is a pipe") == 1
+        assert "the secret" not in str(input_of(operations))
+        assert not operations[0].spec.input_schema.check({"p3": "x"})
+    allowed = await from_openapi_file(directory / "main.json", CONFIG, root=tmp_path)
+    assert len(allowed.diagnostics()[""]) == 1
+    assert "the secret" in str(input_of(allowed))
 
 
 async def test_files_may_be_read_from_any_file_system() -> None:

@@ -129,6 +129,8 @@ def from_openapi_file(
 ) -> AwaitableContext[APIOperations]:
     """Return the operations of a document in a file; it may refer to files in its directory or below `root`.
 
+    Symbolic links are followed if they lead to such a file.
+
     Await it, or use it with `async with`, which closes the connections.
     """
     return AwaitableContext(_open_file(path, config, fs, root, loader, own))
@@ -144,9 +146,9 @@ async def _open_file(
 ) -> APIOperations:
     config = read_settings(config, HTTPServiceConfig, "config")
 
-    async def read(name: str) -> bytes | str:
+    async def read(name: str, directory: Path | None = None) -> bytes | str:
         if fs is None:
-            return await asyncio.to_thread(read_file, name)
+            return await asyncio.to_thread(read_file, name, directory)
         content = fs.read(name)
         content = await content if inspect.isawaitable(content) else content
         if not isinstance(content, (bytes, str)):
@@ -165,7 +167,10 @@ async def _open_file(
     documents = Documents(read_document(text, str(path)), location.as_uri(), loader=loader)
     text_of_json = text if isinstance(documents.root.value, LazyObject) else None
     problems = await read_referenced_files(
-        documents, text_of_json, read, directory=directory.as_uri().rstrip("/") + "/"
+        documents,
+        text_of_json,
+        lambda name: read(name, directory),
+        directory=directory.as_uri().rstrip("/") + "/",
     )
     may_stream = len(documents) > 1 or _mentions_streams(text)
     return _operations(documents, config, problems, may_stream=may_stream, own=own)
@@ -326,12 +331,19 @@ def _not_a_document(url: str, found: str, response: HTTPResponse) -> str:
     return f"{without_query(found)}{led} returned {response.status}{further}, not an OpenAPI document"
 
 
-def read_file(path: str) -> bytes:
+def read_file(path: str, directory: Path | None = None) -> bytes:
     """Return the content of a file; raise OSError for a device, such as `/dev/zero`, whose content may never end.
 
-    A link in the document's directory may refer to a device.
+    With `directory`, raise OSError also for a link out of it, and for a pipe: a document that somebody else wrote may
+    come with a link to a file of the user, such as one with credentials.
     """
     file = Path(path)
+    if directory is not None:
+        file = file.resolve()
+        if not file.is_relative_to(directory.resolve()):
+            raise OSError(errno.EACCES, "it is a link out of the document's directory: pass root= to allow it")
+        if file.is_fifo():
+            raise OSError(errno.EINVAL, "it is a pipe")
     if file.is_char_device():
         raise OSError(errno.EINVAL, "it is a device")
     return file.read_bytes()
