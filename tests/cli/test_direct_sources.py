@@ -418,6 +418,27 @@ def test_a_typo_opens_no_source(pets: Project) -> None:
     assert "if the operation is new, run 'ops ls --refresh'" in pets.run("call", "art.drew").err
 
 
+def test_a_typo_in_the_id_of_an_installed_source_says_how_to_find_new_operations(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write(
+        "clock.py",
+        "from operations import operation\n"
+        "def source():\n"
+        "    @operation(id='clock.tokyo')\n"
+        "    def now() -> str: return 'noon'\n"
+        "    return [now]\n",
+    )
+    project.write("clock-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: clock\nVersion: 1.0\n")
+    project.write("clock-1.0.dist-info/entry_points.txt", "[operations.sources]\nclock = clock:source\n")
+    project.write("operations.toml", "[sources.times]\nentry_point = 'clock'\n")
+    installed = {"PYTHONPATH": str(project.directory)}
+    assert project.run("call", "clock.tokyo", env=installed).out.strip() == '"noon"'
+    assert project.run("ls", env=installed).out.startswith("clock.tokyo")
+    done = project.run("call", "clock.tokio", env=installed)
+    assert "did you mean clock.tokyo?" in done.err
+    assert "if the operation is new, run 'ops ls --refresh'" in done.err
+
+
 def test_errors_about_missing_credentials_name_the_option(tmp_path: Path) -> None:
     @operation(id="shop.quote", type="query")
     async def quote(item: str) -> str:

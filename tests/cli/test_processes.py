@@ -320,6 +320,10 @@ def test_the_hub_reports_a_missing_scope_to_the_caller(tmp_path: Path) -> None:
             missing = hub.run("call", "t.nothing", "--url", url, env=ada)
             assert missing.code in (3, 6)
             assert "did you mean" not in missing.err
+            listed = hub.run("ls", "--url", url, env=ada)
+            assert (listed.code, listed.out) == (6, "")
+            assert f"error: no operations that this caller may call at {url}" in listed.err
+            assert "check the scopes of the token" in listed.err
             refused = hub.run("call", "t.denied", "--url", url, env={"OPERATIONS_TOKEN": "nobody"})
             assert refused.code == 4
             assert "source" not in refused.err

@@ -55,6 +55,9 @@ async def import_remote(
     except TimeoutError:
         message = f"no operations at {shown_url(settings)}"
         hint = "start 'ops worker' or 'ops spoke', or wait longer with --timeout"
+        if transport.capabilities.identity == "hub":
+            message = f"no operations that this caller may call at {shown_url(settings)}"
+            hint = f"check the scopes of the token, {hint}"
         missing = CallError(ErrorCode.UNAVAILABLE, message, {"hint": hint})
         if not asks_hub:
             raise missing from None

@@ -310,7 +310,7 @@ def _check_spelling(requested: str, catalogue: Catalogue, config: Config) -> Non
     """Raise for an id that is similar to a cached one: opening every source because of a typo would be slow."""
     if requested in catalogue or catalogue.stale:
         return
-    near = [source for source in config.sources.values() if _is_remote(source) and _may_have(source, requested)]
+    near = [source for source in config.sources.values() if source.kind != "python" and _may_have(source, requested)]
     may_have = [source.name for source in config.sources.values() if _may_have(source, requested)]
     known = [source for source in catalogue.sources.values() if source.name in may_have]
     if any(source.state == "failed" or source.skipped for source in known):
