@@ -6,6 +6,7 @@ import json
 import stat
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote_plus
 
 import pytest
 
@@ -105,6 +106,25 @@ async def test_secrets_in_specs_bytes_and_keys_never_reach_the_file(tmp_path: Pa
     assert isinstance(recorded, dict)
     assert recorded["properties"]["token"] == {**upload["properties"]["token"], "default": "[redacted]"}
     assert (await registry.execute("api.upload", {"token": "a", "file": b"\xff other"})).data == {"[redacted]": [1]}
+
+
+async def test_known_secrets_in_free_text_never_reach_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, known, variable = tmp_path / "calls.jsonl", 'pa"ss/wörd+1', "from-the-environment"
+    monkeypatch.setenv("SHOP_API_KEY", variable)
+    monkeypatch.setenv("SHOP_PASSWORD", "shop")
+    texts = [
+        f"{form(secret)} of the shop"
+        for secret in (known, variable)
+        for form in (str, quote_plus, json.dumps, lambda text: json.dumps({"x": text}, ensure_ascii=False))
+    ]
+    with FileRecorder(path, secrets=[known]) as recorder:
+        made = stub_operation("api.read", returns=[*texts, *(text.encode() for text in texts)])
+        await OperationRegistry([made], interceptors=[recorder]).execute("api.read")
+    replayed = await OperationRegistry(replay_operations(path)).execute("api.read")
+    found = [each.decode() if isinstance(each, bytes) else each for each in replayed.data]
+    # A value of fewer than 8 characters may be an ordinary word.
+    forms = ["[redacted]", "[redacted]", '"[redacted]"', '{"x": "[redacted]"}']
+    assert found == 4 * [f"{form} of the shop" for form in forms]
 
 
 async def test_secrets_in_json_text_never_reach_the_file(tmp_path: Path) -> None:

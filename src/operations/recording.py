@@ -21,7 +21,7 @@ from operations.context import OperationContext
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
 from operations.interceptors import Invocation, Proceed
-from operations.redaction import REDACTED, Redactor, json_document
+from operations.redaction import REDACTED, Redactor, environment_secrets, json_document
 from operations.schema import UNKNOWN, jsonable
 from operations.spec import Operation, OperationSpec
 from operations.wire import decode_json, encode_json
@@ -35,14 +35,15 @@ _MAX_SHOWN = 400
 class FileRecorder:
     """An interceptor that appends every call and its result to a file: `OperationRegistry(interceptors=[recorder])`.
 
-    The file contains no values of `secrets`, no fields with names such as `token`, no values that a schema marks as
-    secret and no strings that look like credentials. `redact` is applied to every other string.
+    The file contains no values of `secrets` or of environment variables with names such as `GITHUB_TOKEN`, no fields
+    with names such as `token`, no values that a schema marks as secret and no strings that look like credentials.
+    `redact` is applied to every other string.
     """
 
     def __init__(
         self, path: str | Path, *, secrets: Iterable[str] = (), redact: Callable[[str], str] | None = None
     ) -> None:
-        self._redactor = Redactor(secrets, replace=redact)
+        self._redactor = Redactor([*secrets, *environment_secrets()], replace=redact)
         self._described: set[str] = set()
         path = Path(path)
         if path.exists() and path.stat().st_size:

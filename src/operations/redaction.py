@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from collections.abc import Callable, Iterable
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 import msgspec
 
@@ -29,7 +32,10 @@ _SHAPES = (
         rf"\1={REDACTED}",
     ),
 )
+_SECRET_VARIABLE = re.compile(r"(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|KEY|CREDENTIALS?)$", re.I)
 _SHORTEST_SECRET = 4
+_SHORTEST_VARIABLE = 8
+"""Minimum length of a variable's value that is replaced: a shorter one may be an ordinary word."""
 _LONGEST_JSON = 1024 * 1024
 """Maximum length of strings that are read as JSON documents."""
 _SPACE = " \t\n\r"
@@ -39,12 +45,13 @@ _SPACE = " \t\n\r"
 class Redactor:
     """Replaces secrets in JSON-shaped data. Booleans are kept, and so are numbers outside secret fields.
 
-    `secrets` are values that are replaced wherever they are in a string. `replace` is a function that is applied to
-    every string last.
+    `secrets` are values that are replaced wherever they are in a string or in bytes, also in the forms that JSON and
+    URLs give them. `replace` is a function that is applied to every string last.
     """
 
     def __init__(self, secrets: Iterable[str] = (), *, replace: Callable[[str], str] | None = None) -> None:
-        known = sorted({each for each in secrets if len(each) >= _SHORTEST_SECRET}, key=len, reverse=True)
+        forms = {form for each in secrets if len(each) >= _SHORTEST_SECRET for form in _written_forms(each)}
+        known = sorted(forms, key=len, reverse=True)
         self._known = re.compile("|".join(map(re.escape, known))) if known else None
         self._replace = replace
 
@@ -103,6 +110,21 @@ class Redactor:
         if isinstance(key, str) and is_secret_name(key):
             return _hidden(value)
         return self.data(value)
+
+
+def _written_forms(secret: str) -> set[str]:
+    """Return a secret as it is in plain text, in JSON and in URLs."""
+    in_json = {json.dumps(secret, ensure_ascii=ascii)[1:-1] for ascii in (True, False)}
+    return {secret, *in_json, quote(secret, safe=""), quote_plus(secret)}
+
+
+def environment_secrets() -> list[str]:
+    """Return the values of the environment variables with the names of secrets, such as `GITHUB_TOKEN`."""
+    return [
+        value
+        for name, value in os.environ.items()
+        if _SECRET_VARIABLE.search(name) and len(value) >= _SHORTEST_VARIABLE
+    ]
 
 
 def json_document(text: str) -> Any:

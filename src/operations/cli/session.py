@@ -27,7 +27,7 @@ from operations.config import (
     load_catalogue,
     open_workspace,
 )
-from operations.config.redaction import redact
+from operations.config.redaction import redact, secret_values
 from operations.config.settings import Source, SourceCallbacks
 from operations.context import OperationContext
 from operations.envelope import ResponseEnvelope
@@ -128,6 +128,10 @@ class CommandSession:
     def redact(self, text: str) -> str:
         """Return text without the configuration's secrets."""
         return text if self.config is None else redact(text, self.config)
+
+    def secrets(self) -> list[str]:
+        """Return the configuration's secrets."""
+        return [] if self.config is None else secret_values(self.config)
 
     def _not_found(self, operation_id: str) -> CallError:
         error = self.registry.not_found(operation_id)

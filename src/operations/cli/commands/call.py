@@ -102,7 +102,7 @@ def _record(args: ParsedArguments, session: Any, stack: AsyncExitStack) -> None:
     from operations.recording import FileRecorder
 
     try:
-        recorder = stack.enter_context(FileRecorder(args.record, redact=session.redact))
+        recorder = stack.enter_context(FileRecorder(args.record, secrets=session.secrets()))
     except OSError as error:
         raise CommandError(
             f"{args.record} cannot be written: {error.strerror}", "name a writable file with --record"
