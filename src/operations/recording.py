@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from difflib import SequenceMatcher
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -72,9 +71,7 @@ class FileRecorder:
     def __enter__(self) -> FileRecorder:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     async def _record_stream(self, invocation: Invocation, stream: Any) -> AsyncIterator[ResponseEnvelope[Any]]:

@@ -9,7 +9,7 @@ with their path.
 from __future__ import annotations
 
 import binascii
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any
 
@@ -28,6 +28,8 @@ may write.
 """
 _DOLLAR, _BACKSLASH = JSON_MARKERS
 _BIG_INTEGER = 1
+_DEEPEST = 100
+"""Depth below which `encode_any` leaves a value out, if JSON cannot represent it."""
 MAX_VALUES = 100_000
 """Default limit of the number of values in the input of a caller that has neither scopes nor resources: decoding a
 value takes up to 0.3 µs.
@@ -54,6 +56,14 @@ def encode_json(value: Any) -> bytes:
         raise _refusal("", "a string contains a lone surrogate, which is not valid Unicode") from None
     except ValueError as error:
         raise _refusal("", f"cannot be encoded as JSON: {error}") from None
+
+
+def encode_any(value: Any) -> bytes:
+    """Encode a value as JSON; what JSON cannot represent becomes text, and lone surrogates are replaced."""
+    try:
+        return _encode_json(value)
+    except (ValueError, TypeError, RecursionError):
+        return _encode_json(_expressible(value, 0))
 
 
 def decode_json(data: bytes | bytearray | memoryview | str) -> Any:
@@ -202,6 +212,32 @@ def pointer(path: str, key: object) -> str:
 
 def _refusal(path: str, reason: str) -> CallError:
     return CallError(ErrorCode.VALIDATION_ERROR, f"{path or '(value)'}: {reason}", {"path": path})
+
+
+def _expressible(value: Any, depth: int) -> Any:
+    if depth > _DEEPEST:
+        return None
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()
+    if isinstance(value, Mapping):
+        return {_expressible(str(key), 0): _expressible(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_expressible(item, depth + 1) for item in value]
+    return value if isinstance(value, (int, float)) or value is None else _expressible(repr(value), 0)
+
+
+def has_invalid_number(value: Any) -> bool:
+    """Whether a value contains NaN or an infinity, which msgspec encodes as null in JSON."""
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, dict):
+            pending.extend(item.values())
+        elif isinstance(item, (list, tuple)):
+            pending.extend(item)
+        elif isinstance(item, float) and not isfinite(item):
+            return True
+    return False
 
 
 def _mark(value: Any, path: str) -> Any:

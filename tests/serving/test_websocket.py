@@ -14,7 +14,7 @@ from operations.calls.hub.spoke import Spoke
 from operations.identity.api_keys import APIKeys
 from operations.identity.tokens import Principal, StaticTokens
 from operations.serving import app
-from operations.serving.audit import AuditRecord
+from operations.serving.audit import AuditRecord, AuditWriter
 from operations.serving.exposure import Exposure
 from operations.serving.limits import Limits
 from operations.serving.websocket import WebSocketEndpoint
@@ -30,7 +30,7 @@ def shop() -> Shop:
 
 async def test_a_closed_endpoint_no_longer_observes_a_hub_that_stays_open() -> None:
     async with Hub(StaticTokens({"ann-token": Principal(Identity("ann"))})) as hub:
-        endpoint = WebSocketEndpoint(Exposure(OperationRegistry()), Limits(), hub)
+        endpoint = WebSocketEndpoint(Exposure(OperationRegistry()), Limits(), hub, AuditWriter())
         assert endpoint in hub.router.observers
         await endpoint.close()
         assert endpoint not in hub.router.observers

@@ -8,7 +8,6 @@ import itertools
 import sys
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -381,9 +380,7 @@ class LazySources:
     async def __aenter__(self) -> LazySources:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._closing.set()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 

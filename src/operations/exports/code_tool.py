@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any
 
 from operations.errors import CallError, ErrorCode
@@ -69,9 +68,7 @@ class CodeTool(FixedTools):
         await self._sandboxes.open()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:

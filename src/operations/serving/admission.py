@@ -83,25 +83,25 @@ class Admission:
         self,
         exposure: Exposure,
         *,
-        authenticator: AnyAuthenticator | None = None,
-        allow_anonymous: bool | None = None,
-        anonymous: Identity | None = None,
-        hosts: Iterable[str] = LOOPBACK_HOSTS,
-        origins: Iterable[str] = (),
-        audiences: Iterable[str] = (),
-        rate: RateLimits | None = None,
-        failures: FailureLimits | None = None,
-        challenge: str = "Bearer",
-        challenges: Mapping[str, str] | None = None,
+        authenticator: AnyAuthenticator | None,
+        allow_anonymous: bool | None,
+        anonymous: Identity | None,
+        hosts: Iterable[str],
+        origins: Iterable[str],
+        audiences: Iterable[str],
+        rate: RateLimits | None,
+        failures: FailureLimits,
+        challenge: str,
+        challenges: Mapping[str, str],
     ) -> None:
         self.exposure = exposure
         self.authenticator = authenticator
         self.cache = TokenCache()
         self.challenge = challenge
-        self._challenges = challenges or {}
+        self._challenges = challenges
         """The `WWW-Authenticate` challenges of endpoints with their own token audience, by that audience."""
         self.rate = rate
-        self._failures = failures or FailureLimits()
+        self._failures = failures
         self._allow_anonymous = authenticator is None if allow_anonymous is None else allow_anonymous
         self._anonymous = anonymous
         self._hosts = frozenset(host.lower() for host in hosts)

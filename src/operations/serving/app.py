@@ -22,7 +22,7 @@ from operations.identity.rate_limits import FailureLimits, RateLimits
 from operations.identity.tokens import AnyAuthenticator
 from operations.registry import OperationRegistry
 from operations.serving.admission import Admission, Caller, is_preflight, preflight_response, read_headers, readable_by
-from operations.serving.asgi import Receive, Response, Scope, Send, path_of
+from operations.serving.asgi import JSON_TYPE, Receive, Response, Scope, Send, path_of
 from operations.serving.audit import AuditWriter
 from operations.serving.exposure import Exposure
 from operations.serving.http.document import DOCUMENT_PATH, PAGES, DocumentCache, DocumentEndpoint
@@ -47,7 +47,6 @@ _PUBLIC_STARTS = frozenset({"/c", "/h", "/r", "/.", *(page[:2] for page in PAGES
 _POLICY_VIOLATION = 1008
 _REVOKED_WITHIN = 1.0
 _log = logging.getLogger("operations.serving")
-_JSON = (b"content-type", b"application/json")
 _PROBE = (b"content-type", PROBE_TYPE.encode())
 Endpoint = Callable[[Scope, Receive, Send, Caller], Awaitable[None]]
 
@@ -271,7 +270,7 @@ class ServedApp:
             "authorization_servers": list(settings.authorization_servers),
             "bearer_methods_supported": ["header"],
         }
-        return Response(200, [_JSON, (b"access-control-allow-origin", b"*")], msgspec.json.encode(metadata))
+        return Response(200, [JSON_TYPE, (b"access-control-allow-origin", b"*")], msgspec.json.encode(metadata))
 
 
 def app(
@@ -308,25 +307,23 @@ def app(
 
 
 def _make_mcp(served: ServedApp) -> Any:
-    from operations.serving.mcp.endpoint import MCPEndpoint  # type: ignore[import-not-found, unused-ignore]
+    from operations.serving.mcp.endpoint import MCPEndpoint
+    from operations.serving.mcp.server import MCPServer
 
-    limits = served.settings.limits
-    return MCPEndpoint(
+    settings = served.settings
+    mcp_server = MCPServer(
         served.exposure,
         served.dispatcher,
-        name=served.settings.title,
-        version=served.settings.version,
+        name=settings.title,
+        version=settings.version,
         audit=served.audit,
-        state_key=served.settings.state_key,
-        search=served.settings.search,
-        code=served.settings.code,
-        jobs=served.settings.jobs,
-        max_body=limits.body_bytes,
-        max_values=limits.values,
-        body_seconds=limits.body_seconds,
-        calls_per_identity=limits.calls,
-        deadline_seconds=limits.deadline_seconds,
+        state_key=settings.state_key,
+        search=settings.search,
+        code=settings.code,
+        jobs=settings.jobs,
+        limits=settings.limits,
     )
+    return MCPEndpoint(mcp_server)
 
 
 def _console(served: ServedApp) -> Console:

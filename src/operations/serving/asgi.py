@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, MutableMapping
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
@@ -12,6 +13,9 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
+PHRASES = {status.value: status.phrase for status in HTTPStatus}
+"""The phrase of each HTTP status, such as `Not Found`."""
+JSON_TYPE = (b"content-type", b"application/json")
 REQUEST_ID_HEADER = b"operations-request-id"
 """The response header with the id of the request. Pages of configured origins may read it (`admission.py`)."""
 
@@ -30,6 +34,12 @@ class Response(msgspec.Struct):
             headers = [*headers, (b"content-length", b"%d" % len(self.body))]
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
         await send({"type": "http.response.body", "body": b"" if head_only else self.body})
+
+
+async def wait_for_disconnect(receive: Receive) -> None:
+    """Return when the client has disconnected, or the response is complete; the body must have been read."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 def path_of(scope: Scope) -> str:

@@ -12,7 +12,7 @@ from operations.deadlines import Deadline, DeadlineHost
 from operations.errors import CallError, ErrorCode
 from operations.failures import aborted
 from operations.identity.rate_limits import ConcurrencyLimits
-from operations.serving.asgi import Receive
+from operations.serving.asgi import Receive, wait_for_disconnect
 from operations.serving.refusals import RefusedError
 
 
@@ -121,9 +121,7 @@ class CallWatcher:
             self._task = asyncio.get_running_loop().create_task(self._watch(self._receive))
 
     async def _watch(self, receive: Receive) -> None:
-        # The body was read: the next message is the disconnect or the end of the response.
-        while (await receive())["type"] == "http.request":
-            pass
+        await wait_for_disconnect(receive)
         self._is_gone = True
         self._stop()
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import http
 import logging
 from typing import Any, Protocol
+
+from operations.serving.asgi import PHRASES
 
 _log = logging.getLogger("operations.serving")
 _MAX_UNREAD_BYTES = 64 << 10
 """Number of bytes of a body that may wait for the application before the connection stops reading."""
 _DISCONNECT = "http.disconnect"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in http.HTTPStatus}
+_STATUS_LINES = {status: f"HTTP/1.1 {status} {phrase}\r\n".encode() for status, phrase in PHRASES.items()}
 _WITHOUT_BODY = (204, 304)
 _CONNECTION_HEADERS = (b"connection", b"transfer-encoding")
 """Headers that only the server writes. An application closes the connection by `Connection: close`."""

@@ -27,11 +27,6 @@ class RefusedError(CallError):
         self.headers: Headers = headers or []
 
 
-def too_many_values(error: CallError, limit: int) -> RefusedError:
-    """Return the error for a body with more JSON values than the `limit` for callers without rights."""
-    return RefusedError(413, ErrorCode.VALIDATION_ERROR, error.message, "TOO_MANY_VALUES", limit=limit)
-
-
 def public_error(error: CallError, operation_id: str) -> CallError:
     """Return an error for a remote caller, without the text of an exception that a handler raised.
 

@@ -9,7 +9,6 @@ import logging
 import signal
 import socket
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Any
 
 from operations.errors import CallError, ErrorCode
@@ -105,9 +104,7 @@ class HTTPServer:
             raise RuntimeError("the server did not start")
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._stop()
 
     async def _stop(self) -> None:

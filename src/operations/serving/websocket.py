@@ -29,11 +29,9 @@ class WebSocketEndpoint(RouteObserver):
     With a `hub`, the spokes of that hub connect here, and the exposed operations are not added to the hub.
     """
 
-    def __init__(
-        self, exposure: Exposure, limits: Limits, hub: Hub | None = None, audit: AuditWriter | None = None
-    ) -> None:
+    def __init__(self, exposure: Exposure, limits: Limits, hub: Hub | None, audit: AuditWriter) -> None:
         self._limits = limits
-        self._audit = audit or AuditWriter()
+        self._audit = audit
         self._callers: dict[str, Caller] = {}
         """The callers of open connections, by the name of their session."""
         self._connections: set[HubConnection] = set()

@@ -15,9 +15,8 @@ import pytest
 from operations import CallError, Operation, OperationContext, OperationRegistry, from_schema, operation
 from operations.interceptors import Retry
 from operations.serving import Limits, ServedApp, app
-from operations.serving.console.event_log import EventLog
+from operations.serving.console.feed import EventLog, Sampler
 from operations.serving.console.pages import POLICY, Pages
-from operations.serving.console.sampling import Sampler
 from operations.spec import OperationSpec, OperationType
 from operations.telemetry.call_records import CallRecords
 from tests.serving.asgi_client import Answer, events_of, exchange, following, post, request

@@ -12,6 +12,7 @@ from operations.dispatch import Dispatcher
 from operations.serving.admission import Caller
 from operations.serving.exposure import Exposure
 from operations.serving.mcp.endpoint import MCPEndpoint
+from operations.serving.mcp.server import MCPServer
 from tests.asgi_server import serving_here
 
 
@@ -29,7 +30,8 @@ async def serve_endpoint(
     registry: OperationRegistry, *, who: Callable[[Any], Caller] = by_header, **options: Any
 ) -> AsyncIterator[tuple[str, MCPEndpoint]]:
     """Serve a registry's endpoint at `/mcp` in the running loop; gives its URL."""
-    endpoint = MCPEndpoint(Exposure(registry), Dispatcher(registry), name="test", version="1.0", **options)
+    mcp_server = MCPServer(Exposure(registry), Dispatcher(registry), name="test", version="1.0", **options)
+    endpoint = MCPEndpoint(mcp_server)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":

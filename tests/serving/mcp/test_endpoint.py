@@ -18,6 +18,7 @@ from operations.context import Question
 from operations.errors import CallError
 from operations.interceptors import Approval
 from operations.serving.admission import Caller
+from operations.serving.limits import Limits
 from operations.serving.mcp import prompt, resource
 from operations.spec import AccessControl
 from tests.serving.mcp.examples import ELICITS, NAME_FORM, OPERATIONS, ask_over, legacy_session
@@ -75,7 +76,7 @@ async def test_a_call_ends_at_its_deadline(meta: dict[str, Any]) -> None:
     async def nap() -> None:
         await asyncio.Event().wait()
 
-    async with serve_endpoint(OperationRegistry([nap]), deadline_seconds=0.2) as (url, _):
+    async with serve_endpoint(OperationRegistry([nap]), limits=Limits(deadline_seconds=0.2)) as (url, _):
         _, answer = await post(url, message("tools/call", {"name": "shop.nap", "arguments": {}}, meta=meta))
         result = answer["result"]
         assert result["isError"]

@@ -14,6 +14,7 @@ from mcp import Client
 from operations import OperationRegistry, operation
 from operations.envelope import MCPResponseMeta
 from operations.serving.audit import AuditRecord, AuditWriter
+from operations.serving.limits import Limits
 from operations.serving.mcp import prompt, resource
 from operations.sources.mcp import MCPClientConfig, create_mcp_client
 from tests.serving.mcp.fixture import REGISTRY
@@ -142,7 +143,7 @@ async def test_calls_are_reported_and_limited() -> None:
 
     records: list[AuditRecord] = []
     registry = OperationRegistry([wait, ping])
-    async with serve_endpoint(registry, audit=AuditWriter(records.append), calls_per_identity=1) as (url, _):
+    async with serve_endpoint(registry, audit=AuditWriter(records.append), limits=Limits(calls=1)) as (url, _):
         first = asyncio.create_task(post(url, message("tools/call", {"name": "slow.wait"}), **{"x-caller": "ann"}))
         await waiting.wait()
         refused = await post(url, message("tools/call", {"name": "notes.ping"}), **{"x-caller": "ann"})

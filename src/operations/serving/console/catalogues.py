@@ -24,6 +24,7 @@ from operations.serving.exposure import Exposure, Rights
 from operations.serving.http.routes import Route, encoded_path
 from operations.serving.refusals import RefusedError
 from operations.spec import Operation
+from operations.wire import encode_any
 
 _log = logging.getLogger("operations.serving")
 _SLICE_SECONDS = 0.002
@@ -32,7 +33,6 @@ _LONGEST_DESCRIPTION = 160
 _MOST_FIELDS = 100
 _MOST_SCOPES = 20
 _MOST_EXAMPLES = 10
-_encode = msgspec.json.Encoder(enc_hook=repr).encode
 _NO_VALUE: Any = object()
 
 
@@ -112,17 +112,17 @@ class Catalogues:
                 await asyncio.sleep(0)
                 until = time.perf_counter() + _SLICE_SECONDS
         self._forget_removed()
-        listed = _encode(_visible_states(key.states, counts, watches=key.watches))
+        listed = encode_any(_visible_states(key.states, counts, watches=key.watches))
         return await asyncio.to_thread(_join, listed, entries)
 
     def _entry(self, operation: Operation[Any], source: str) -> bytes:
         known = self._entries.get(operation.id)
         if known is None or known[0] is not operation or known[1] != source:
             try:
-                entry = _encode_safely(_describe(operation, source))
+                entry = encode_any(_describe(operation, source))
             except Exception:  # noqa: BLE001  # one faulty operation must not break the whole catalogue
                 _log.exception("%s is listed without its fields", operation.id)
-                entry = _encode({"id": operation.id, "type": operation.spec.type.value, "source": source})
+                entry = encode_any({"id": operation.id, "type": operation.spec.type.value, "source": source})
             known = self._entries[operation.id] = operation, source, entry
         return known[2]
 
@@ -149,7 +149,7 @@ def describe_operation(viewer: Viewer, operation_id: str, source: str) -> bytes:
         "streams": operation.stream is not None,
         "examples": _examples(spec.input_schema.document),
     }
-    return _encode_safely(described)
+    return encode_any(described)
 
 
 def _join(sources: bytes, entries: list[bytes]) -> EncodedCatalogue:
@@ -233,23 +233,3 @@ def _example_of(schema: Any) -> Any:
 
 def _as_list(value: Any) -> list[Any]:
     return list(value)[:_MOST_EXAMPLES] if isinstance(value, (list, tuple)) else []
-
-
-def _encode_safely(value: Any) -> bytes:
-    """Return a value as JSON; strings that JSON cannot express are replaced."""
-    try:
-        return _encode(value)
-    except (ValueError, TypeError, RecursionError):
-        return _encode(_expressible(value, 0))
-
-
-def _expressible(value: Any, depth: int) -> Any:
-    if depth > 100:
-        return None
-    if isinstance(value, str):
-        return value.encode(errors="replace").decode()
-    if isinstance(value, Mapping):
-        return {_expressible(str(name), 0): _expressible(member, depth + 1) for name, member in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_expressible(member, depth + 1) for member in value]
-    return value if isinstance(value, (bool, int, float)) or value is None else _expressible(repr(value), 0)

@@ -12,10 +12,9 @@ import msgspec
 from operations.context import new_request_id
 from operations.errors import CallError, ErrorCode
 from operations.serving.admission import Caller
-from operations.serving.asgi import Headers, Receive, Response, Scope, Send, path_of
+from operations.serving.asgi import JSON_TYPE, Headers, Receive, Response, Scope, Send, path_of
 from operations.serving.console.catalogues import Catalogues, describe_operation
-from operations.serving.console.event_log import EventLog
-from operations.serving.console.feed import FeedRequest, Feeds, read_topics
+from operations.serving.console.feed import EventLog, FeedRequest, Feeds, read_topics
 from operations.serving.console.jobs import ConsoleJobs
 from operations.serving.console.pages import ROOT, accepts_gzip
 from operations.serving.console.rights import Viewer
@@ -35,12 +34,12 @@ _MOST_PARAMETERS = 32
 _log = logging.getLogger("operations.serving")
 _encode = msgspec.json.Encoder().encode
 _JSON_HEADERS: Headers = [
-    (b"content-type", b"application/json"),
+    JSON_TYPE,
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
 ]
 _CATALOGUE_HEADERS: Headers = [
-    (b"content-type", b"application/json"),
+    JSON_TYPE,
     (b"cache-control", b"private, no-cache"),
     (b"vary", b"Authorization, X-API-Key, Accept-Encoding"),
     (b"x-content-type-options", b"nosniff"),

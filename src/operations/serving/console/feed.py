@@ -1,9 +1,14 @@
-"""Feeds: server-sent events with changes. Each feed has one caller. A feed reads the event log and has no queue."""
+"""Feeds: server-sent events with changes. Each feed has one caller. A feed reads the event log and has no queue.
+
+`EventLog` has the latest changes of recorded calls, numbered. `Sampler` limits how many calls a feed reports per
+second, so that a busy server does not flood a page.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,15 +18,14 @@ import msgspec
 from operations.errors import ErrorCode
 from operations.failures import unavailable
 from operations.identity.rate_limits import ConcurrencyLimits
-from operations.serving.asgi import Headers, Receive, Send
+from operations.serving.asgi import Headers, Receive, Send, wait_for_disconnect
 from operations.serving.console.catalogues import Catalogues
-from operations.serving.console.event_log import EventLog
 from operations.serving.console.jobs import ConsoleJobs
 from operations.serving.console.rights import Viewer
-from operations.serving.console.sampling import Entry, Sampler
 from operations.serving.console.spans import span_json
 from operations.serving.console.workers import Workers, worker_json
 from operations.serving.refusals import RefusedError
+from operations.telemetry.call_records import CallRecord, Change
 from operations.telemetry.time_series import TimeSeries
 
 TOPICS = ("calls", "workers", "sources", "jobs", "metrics", "catalogue")
@@ -40,7 +44,90 @@ _SLOW_SECONDS = 30.0
 _FEEDS_EACH = 16
 _MOST_FEEDS = 1_000
 _MOST_PER_CHUNK = 1_000
+_MOST_EVENTS = 8_192
+_PER_SECOND = 200
+_MOST_FOLLOWED = 10_000
 _encode = msgspec.json.Encoder().encode
+Entry = tuple[int, Change, CallRecord]
+"""A change of a call: its number in the event log, its kind and the record of the call."""
+
+
+class EventLog:
+    """A ring buffer of changes. Each reader has its own position: a slow reader misses changes, but delays nobody."""
+
+    def __init__(self, size: int = _MOST_EVENTS) -> None:
+        self.epoch = os.urandom(6).hex()
+        """Random id of this log. It is a part of event ids, so that an id from before a restart is refused."""
+        self.last = 0
+        """Number of the last change."""
+        self._size = size
+        self._ring: list[tuple[Change, CallRecord] | None] = [None] * size
+
+    def append(self, change: Change, record: CallRecord) -> None:
+        """Add a change; if the ring is full, the change replaces the oldest one."""
+        self.last += 1
+        self._ring[self.last % self._size] = change, record
+
+    def after(self, position: int) -> tuple[list[tuple[int, Change, CallRecord]], int]:
+        """Return the changes after a position, each with its number, and how many of them the ring no longer has."""
+        first = max(position + 1, self.last - self._size + 1, 1)
+        found = []
+        for number in range(first, self.last + 1):
+            entry = self._ring[number % self._size]
+            if entry is not None:
+                found.append((number, *entry))
+        return found, max(0, first - position - 1)
+
+    def name_of(self, position: int) -> str:
+        """Return the event id of a position."""
+        return f"{self.epoch}-{position}"
+
+    def position_of(self, name: str) -> int | None:
+        """Return the position of an event id; None if the id is invalid or belongs to another log."""
+        epoch, _, digits = name.partition("-")
+        if epoch != self.epoch or not (digits.isascii() and digits.isdigit() and len(digits) <= 18):
+            return None
+        position = int(digits)
+        return position if position <= self.last else None
+
+
+class Sampler:
+    """Chooses the calls that one feed reports: at most `per_second` new ones, failed calls first.
+
+    Every later change of a chosen call is reported.
+    """
+
+    def __init__(self, per_second: float = _PER_SECOND) -> None:
+        self.skipped = 0
+        """Number of changes that were left out."""
+        self._per_second = per_second
+        self._budget = per_second
+        self._followed: dict[int, None] = {}
+        """The numbers of the calls that were chosen and still run."""
+
+    def choose(self, entries: Sequence[Entry], seconds: float) -> list[Entry]:
+        """Return the changes in `entries` that the feed sends. `seconds` is the time since the last choice."""
+        self._budget = min(self._per_second, self._budget + seconds * self._per_second)
+        chosen = {record.number for _, _, record in entries if record.number in self._followed}
+        new = {record.number: record for _, _, record in entries if record.number not in chosen}
+        for record in sorted(new.values(), key=lambda record: record.outcome != "failed"):
+            if self._budget < 1:
+                break
+            self._budget -= 1
+            chosen.add(record.number)
+        kept = [entry for entry in entries if entry[2].number in chosen]
+        self.skipped += len(entries) - len(kept)
+        self._follow(kept)
+        return kept
+
+    def _follow(self, kept: Sequence[Entry]) -> None:
+        for _, change, record in kept:
+            if change == "ended":
+                self._followed.pop(record.number, None)
+            elif record.ended_at is None:
+                self._followed[record.number] = None
+        while len(self._followed) > _MOST_FOLLOWED:
+            del self._followed[next(iter(self._followed))]
 
 
 class FeedRequest(msgspec.Struct, kw_only=True):
@@ -86,7 +173,7 @@ class Feeds:
         feed = Feed(self, wanted, send)
         task = asyncio.get_running_loop().create_task(feed.run())
         self._tasks.add(task)
-        gone = asyncio.ensure_future(_wait_for_disconnect(receive))
+        gone = asyncio.ensure_future(wait_for_disconnect(receive))
         try:
             expires = None if caller.principal is None else caller.principal.expires_at
             left = None if expires is None else max(0.0, expires - time.time())
@@ -108,11 +195,6 @@ class Feeds:
         await asyncio.wait((task,))
         if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, OSError):
             raise error
-
-
-async def _wait_for_disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 class Feed:

@@ -1,16 +1,19 @@
-"""Spans: recorded calls in the console's format, for one caller."""
+"""Spans: recorded calls in the console's format, for one caller.
+
+`declared_at` describes the type that an output schema declares at a path of a result.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
 import msgspec
 
 from operations.errors import ErrorCode
-from operations.serving.console.declared_types import declared_at
+from operations.exports.schema_parts import SchemaParts, kinds_of
 from operations.serving.console.rights import Viewer
 from operations.serving.refusals import RefusedError
 from operations.telemetry.call_records import CallRecord, CallRecords
@@ -19,6 +22,8 @@ from operations.telemetry.differences import Difference
 _MOST_SPANS = 5_000
 _SLICE = 500
 _LONGEST_PATTERN = 256
+_MOST_CHOICES = 4
+_LONGEST_TYPE = 60
 _OUTCOMES = ("running", "ok", "failed", "cancelled")
 _KINDS = ("local", "served", "routed")
 Parameters = dict[str, str]
@@ -290,3 +295,47 @@ def _clamp(spans: list[dict[str, Any]]) -> list[dict[str, Any]]:
             if name in span:
                 span[name] = max(first, span[name] if last is None else min(last, span[name]))
     return spans
+
+
+def declared_at(document: Any, pointer: str) -> str | None:
+    """Return the type that a schema declares at a JSON pointer (`integer`, `open | closed`); None if undeclared."""
+    if not isinstance(document, Mapping):
+        return None
+    parts = SchemaParts(document)
+    found: list[Any] = [document]
+    for part in pointer.split("/")[1:]:
+        name = part.replace("~1", "/").replace("~0", "~")
+        found = [below for schema in found[:_MOST_CHOICES] for below in _members(parts, schema, name)]
+    words = dict.fromkeys(word for schema in found[:_MOST_CHOICES] for word in _words(parts, schema))
+    if not words:
+        return None
+    text = " | ".join(words)
+    return text if len(text) <= _LONGEST_TYPE else f"{text[:_LONGEST_TYPE]}…"
+
+
+def _members(parts: SchemaParts, schema: Any, name: str) -> list[Any]:
+    """Return the schemas that declare a property or item of a value."""
+    found: list[Any] = []
+    for node in parts.variants(schema):
+        properties, items = node.get("properties"), node.get("items")
+        listed = node.get("prefixItems")
+        if isinstance(properties, Mapping) and name in properties:
+            found.append(properties[name])
+        elif isinstance(listed, list) and name.isdecimal() and int(name) < len(listed):
+            found.append(listed[int(name)])
+        elif items is not None and name.isdecimal():
+            found.append(items)
+        elif isinstance(node.get("additionalProperties"), Mapping):
+            found.append(node["additionalProperties"])
+    return found
+
+
+def _words(parts: SchemaParts, schema: Any) -> list[str]:
+    words: list[str] = []
+    for node in parts.variants(schema):
+        choices = [node["const"]] if "const" in node else node.get("enum")
+        if isinstance(choices, list | tuple) and 0 < len(choices) <= _MOST_CHOICES:
+            words += [each if isinstance(each, str) else msgspec.json.encode(each).decode() for each in choices]
+        else:
+            words += kinds_of(node)
+    return words

@@ -15,7 +15,6 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from importlib.resources import files
-from types import NoneType
 from typing import Any, get_args
 from urllib.parse import parse_qs
 
@@ -25,7 +24,7 @@ from operations.context import Identity, new_request_id
 from operations.errors import ErrorCode
 from operations.exports.definitions import SharedDefinition, assign_names, closure
 from operations.serving.admission import Caller
-from operations.serving.asgi import Headers, Receive, Response, Scope, Send
+from operations.serving.asgi import JSON_TYPE, Headers, Receive, Response, Scope, Send
 from operations.serving.exposure import Exposure, Rights
 from operations.serving.http.path_items import SCHEMAS, Version, describe, plain_schema
 from operations.serving.http.problems import problem_response
@@ -42,6 +41,7 @@ from operations.serving.http.shared_components import (
 )
 from operations.serving.refusals import RefusedError
 from operations.spec import Operation
+from operations.wire import encode_any
 
 DOCUMENT_PATH = "/openapi.json"
 VERSIONS: tuple[Version, ...] = get_args(Version)
@@ -51,7 +51,7 @@ _MAX_BYTES = 64 * 1024 * 1024
 _REFERENCE = re.compile(rb'(?<="\$ref":"#/components/schemas/)([0-9a-f]{32})(?=")')
 _ALLOW = (b"allow", b"GET, HEAD, OPTIONS")
 _DOCUMENT_HEADERS: Headers = [
-    (b"content-type", b"application/json"),
+    JSON_TYPE,
     (b"cache-control", b"private, no-cache"),
     (b"vary", b"Authorization, X-API-Key"),
     (b"x-content-type-options", b"nosniff"),
@@ -215,8 +215,8 @@ class DocumentCache:
         for key, definition in item.definitions.items():
             if key not in self._definitions:
                 self._definitions[key] = msgspec.structs.replace(definition, content=None, keys={})
-                self._encoded[key] = _cut(_to_json(definition.schema(SCHEMAS.__add__, plain_schema)), definition.uses)
-        pieces = _cut(b"%s:%s" % (_encode(item.path), _to_json(item.methods)), item.definitions)
+                self._encoded[key] = _cut(encode_any(definition.schema(SCHEMAS.__add__, plain_schema)), definition.uses)
+        pieces = _cut(b"%s:%s" % (_encode(item.path), encode_any(item.methods)), item.definitions)
         fragment = _Fragment(operation, pieces, item.uses, item.streams)
         self._fragments[version][operation.id] = fragment
         return fragment
@@ -279,24 +279,6 @@ class DocumentCache:
         kept = closure(uses, self._definitions)
         self._definitions = {key: self._definitions[key] for key in kept}
         self._encoded = {key: self._encoded[key] for key in kept}
-
-
-def _to_json(value: Any) -> bytes:
-    """Return a value as JSON; values that JSON cannot express become strings."""
-    try:
-        return _encode(value)
-    except (ValueError, TypeError):
-        return _encode(_expressible(value))
-
-
-def _expressible(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode(errors="replace").decode()
-    if isinstance(value, Mapping):
-        return {_expressible(str(key)): _expressible(member) for key, member in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_expressible(member) for member in value]
-    return value if isinstance(value, (int, float, NoneType)) else _expressible(repr(value))
 
 
 def _cut(text: bytes, keys: Iterable[str]) -> Pieces:

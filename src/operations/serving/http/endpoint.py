@@ -71,23 +71,23 @@ class HTTPEndpoint:
         exposure: Exposure,
         dispatcher: Dispatcher,
         *,
-        streams: Dispatcher | None = None,
-        limits: Limits | None = None,
-        audit: AuditWriter | None = None,
-        store: IdempotencyStore | None = None,
-        jobs: Jobs | None = None,
-        challenge: str = "Bearer",
+        streams: Dispatcher,
+        limits: Limits,
+        audit: AuditWriter,
+        store: IdempotencyStore | None,
+        jobs: Jobs | None,
+        challenge: str,
     ) -> None:
         self._exposure = exposure
         self._dispatcher = dispatcher
-        self._limits = limits = limits or Limits()
-        self._audit = audit or AuditWriter()
+        self._limits = limits
+        self._audit = audit
         self._store = store or MemoryStore()
         self._challenge = challenge
         self._routes = Routes(exposure)
         self._bodies = BodyReader(exposure.registry, max_bytes=limits.body_bytes, seconds=limits.body_seconds)
         self._calls = ConcurrencyLimits(limits.calls, "calls at once")
-        self._streams = EventStreams(streams or dispatcher, limits)
+        self._streams = EventStreams(streams, limits)
         self._jobs: JobEndpoint | None = None
         if jobs is not None:
             limit = limits.response_bytes

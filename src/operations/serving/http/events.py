@@ -21,7 +21,7 @@ from operations.envelope import MCPResponseMeta, ResponseEnvelope, SSEEvent
 from operations.errors import CallError, ErrorCode
 from operations.failures import aborted, too_large
 from operations.identity.rate_limits import ConcurrencyLimits
-from operations.serving.asgi import REQUEST_ID_HEADER, Headers, Receive, Send
+from operations.serving.asgi import REQUEST_ID_HEADER, Headers, Receive, Send, wait_for_disconnect
 from operations.serving.http.problems import encode_problem, problem
 from operations.serving.http.responses import write_json
 from operations.serving.http.routes import Route
@@ -87,8 +87,7 @@ class EventStreams:
         else:
             stream = await self._begin(wanted, connection)
         try:
-            while (await receive())["type"] != "http.disconnect":
-                pass
+            await wait_for_disconnect(receive)
         finally:
             connection.close()
             stream.detach(connection)

@@ -15,7 +15,7 @@ from operations.input_validation import validate_input
 from operations.schema.dialects.literals import escaped
 from operations.serving.http.parameters import QueryParameter, bytes_properties, query_parameters
 from operations.serving.http.responses import OWN_TYPE
-from operations.serving.refusals import RefusedError, too_many_values
+from operations.serving.refusals import RefusedError
 from operations.spec import Operation
 from operations.wire import check_json_values, decode_json
 
@@ -61,7 +61,7 @@ class InputReader:
             fields.setdefault(name, []).append(value)
         return self._assemble(fields, {})
 
-    def read_form(self, body: bytes, content_type: str, max_values: int | None = None) -> dict[str, Any]:
+    def read_form(self, body: bytes, content_type: str, max_values: int | None) -> dict[str, Any]:
         """Return the input that the parts of `multipart/form-data` describe."""
         from operations.serving.http.multipart import read_parts
 
@@ -145,20 +145,20 @@ def read_body(
     operation_id: str,
     body: bytes,
     content_type: bytes | None,
-    max_values: int | None = None,
+    max_values: int | None,
 ) -> Any:
     """Return the input that a body of this content type contains; refuse JSON with more than `max_values` values."""
-    if content_type == _JSON:
-        return read_json(body, max_values) if body else {}
     if content_type is None:
         if body:
             raise _unsupported(inputs(), operation_id, "no Content-Type")
         return {}
-    essence = content_type.partition(b";")[0].strip().lower()
-    if essence == _JSON:
-        return read_json(body, max_values) if body else {}
-    if essence == _OWN:
-        return read_own_json(body, max_values) if body else {}
+    essence = content_type if content_type == _JSON else content_type.partition(b";")[0].strip().lower()
+    if essence in (_JSON, _OWN):
+        if not body:
+            return {}
+        if max_values is not None:
+            _check_values(body, max_values)
+        return read_json(body) if essence == _JSON else read_own_json(body)
     if essence == b"multipart/form-data" and inputs().parameters is not None:
         return inputs().read_form(body, content_type.decode("latin-1"), max_values)
     if essence == b"application/octet-stream":
@@ -180,10 +180,8 @@ def _unsupported(inputs: InputReader, operation_id: str, given: str) -> RefusedE
     return RefusedError(415, ErrorCode.VALIDATION_ERROR, message, "CONTENT_TYPE", headers)
 
 
-def read_json(body: bytes, max_values: int | None = None) -> Any:
+def read_json(body: bytes) -> Any:
     """Return the value of a JSON body."""
-    if max_values is not None:
-        _check_values(body, max_values)
     try:
         return _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -192,10 +190,8 @@ def read_json(body: bytes, max_values: int | None = None) -> Any:
         raise _malformed("malformed JSON: nested too deeply") from None
 
 
-def read_own_json(body: bytes, max_values: int | None = None) -> Any:
+def read_own_json(body: bytes) -> Any:
     """Return the value of a body in the JSON format of this library, which marks base64 text that stands for bytes."""
-    if max_values is not None:
-        _check_values(body, max_values)
     try:
         return decode_json(body)
     except CallError as error:
@@ -206,7 +202,9 @@ def _check_values(body: bytes, max_values: int) -> None:
     try:
         check_json_values(body, max_values)
     except CallError as error:
-        raise too_many_values(error, max_values) from None
+        raise RefusedError(
+            413, ErrorCode.VALIDATION_ERROR, error.message, "TOO_MANY_VALUES", limit=max_values
+        ) from None
 
 
 def find_parameters(document: Mapping[str, Any] | bool) -> dict[str, TextParameter] | None:

@@ -12,10 +12,10 @@ import msgspec
 from operations.errors import CallError, ErrorCode
 from operations.jobs import JOB_NOT_ENDED, JOB_NOT_FOUND, Jobs, JobStatus
 from operations.serving.admission import Caller
-from operations.serving.asgi import REQUEST_ID_HEADER, Headers, Response, Scope, path_of
+from operations.serving.asgi import JSON_TYPE, REQUEST_ID_HEADER, Headers, Response, Scope, path_of
 from operations.serving.exposure import Exposure
 from operations.serving.http.problems import problem_response
-from operations.serving.http.responses import JSON_TYPE, read_accept, write_response
+from operations.serving.http.responses import read_accept, write_response
 from operations.serving.http.routes import Route
 from operations.serving.refusals import RefusedError, public_error
 from operations.spec import Operation

@@ -13,6 +13,7 @@ from operations.schema import Schema
 from operations.schema.dialects.keywords import SCHEMA, SCHEMA_LISTS, SCHEMA_MAPS
 from operations.schema.dialects.traversal import schemas_in
 from operations.serving.http.parameters import QueryParameter, bytes_properties, is_bytes, query_parameters, root_object
+from operations.serving.http.problems import declared_status, is_http_source
 from operations.serving.http.routes import encoded_path
 from operations.serving.http.shared_components import (
     PROBLEM,
@@ -25,7 +26,7 @@ from operations.serving.http.shared_components import (
     error_responses,
     is_general,
 )
-from operations.spec import OPEN, Operation, OperationSpec, OperationType
+from operations.spec import OPEN, Operation, OperationType
 
 Version = Literal["3.1", "3.2"]
 
@@ -35,7 +36,6 @@ BINARY = "application/octet-stream"
 SCHEMAS = "#/components/schemas/"
 
 _FILE = {"type": "string", "format": "binary"}
-_DOMAIN_STATUS = 409
 _DOMAIN_MEMBERS = ("type", "title", "status", "detail", "requestId", "operationId", "executed")
 _COMPONENT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}")
 
@@ -48,11 +48,6 @@ class PathItem(msgspec.Struct, frozen=True):
     uses: tuple[str, ...]
     definitions: Mapping[str, SharedDefinition]
     streams: bool
-
-
-def takes_get(operation: Operation[Any]) -> bool:
-    """Whether the type of an operation allows GET."""
-    return operation.spec.type is not OperationType.MUTATION
 
 
 def describe(operation: Operation[Any], version: Version, security: Security) -> PathItem:
@@ -83,7 +78,7 @@ class _Describer:
 
     def item(self) -> PathItem:
         methods = {"post": self._post()}
-        parameters = query_parameters(self._input) if takes_get(self._operation) else None
+        parameters = None if self._spec.type is OperationType.MUTATION else query_parameters(self._input)
         if parameters is not None:
             methods["get"] = self._get(parameters)
         path, streams = encoded_path(self._operation), self._operation.stream is not None
@@ -148,7 +143,7 @@ class _Describer:
         content: dict[str, Any] = {}
         if self._operation.handler is not None:
             content[BINARY if self._is_binary else JSON] = {"schema": _FILE if self._is_binary else self._output}
-            if _is_http(self._spec) and self._spec.output_schema.is_unknown:
+            if is_http_source(self._operation) and self._spec.output_schema.is_unknown:
                 content["*/*"] = {}
         if self._operation.stream is not None:
             events = {"oneOf": [_event(self._output), *STREAM_ENDINGS]}
@@ -165,7 +160,7 @@ class _Describer:
         """Return the responses of the error codes that the operation declares, by status."""
         by_status: dict[int, dict[str, Any]] = {}
         for code, schema in self._spec.error_schemas.items():
-            by_status.setdefault(domain_status(schema), {})[code] = self._errors[code]
+            by_status.setdefault(declared_status(schema), {})[code] = self._errors[code]
         responses = {}
         for status, codes in sorted(by_status.items()):
             branches: list[Any] = [_domain_problem(code, schema) for code, schema in codes.items()]
@@ -212,13 +207,6 @@ def plain_schema(schema: Any) -> Any:
     if isinstance(examples, list) and any(isinstance(each, dict) and "$ref" in each for each in examples):
         schema = {**schema, "examples": [each for each in examples if not isinstance(each, dict) or "$ref" not in each]}
     return schema
-
-
-def domain_status(schema: Schema) -> int:
-    """Return the status of a declared error: `x-http-status` of its schema if that is an error status, else 409."""
-    document = schema.document
-    status = document.get("x-http-status") if isinstance(document, dict) else None
-    return status if type(status) is int and 400 <= status <= 599 else _DOMAIN_STATUS
 
 
 def _parameter(parameter: QueryParameter, schema: Any) -> dict[str, Any]:
@@ -274,10 +262,6 @@ def _stripped(schema: Any, keyword: str) -> Any:
         elif name != keyword:
             out[name] = value
     return out
-
-
-def _is_http(spec: OperationSpec) -> bool:
-    return "method" in spec.annotations and "path" in spec.annotations
 
 
 def _is_body_required(schema: Schema, root: Mapping[str, Any] | None) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from http import HTTPStatus
 from typing import Any
 
 import msgspec
@@ -12,7 +11,8 @@ from operations.context import NO_ASK
 from operations.envelope import MCPResponseMeta
 from operations.errors import CallError, ErrorCode
 from operations.failures import executed_of
-from operations.serving.asgi import REQUEST_ID_HEADER, Headers, Response
+from operations.schema import Schema
+from operations.serving.asgi import PHRASES, REQUEST_ID_HEADER, Headers, Response
 from operations.serving.refusals import RefusedError, public_error
 from operations.spec import Operation
 
@@ -27,7 +27,7 @@ _OWN = frozenset(ErrorCode)
 _NOT_PASSED_ON = frozenset({401, 403, 407})
 """Upstream statuses that concern this server's credentials at the upstream, not the caller's credentials."""
 _SECRET_DETAILS = frozenset({"headers", "setCookies"})
-DOMAIN_STATUS = 409
+_DOMAIN_STATUS = 409
 _TOO_MANY = frozenset({"RATE_LIMITED", "TOO_MANY_JOBS"})
 _STATUS = {
     ErrorCode.VALIDATION_ERROR: 500,
@@ -56,7 +56,8 @@ def status_of(error: CallError, operation: Operation[Any] | None = None) -> int:
         return _upstream_status(details, operation)
     if isinstance(code, ErrorCode):
         return _STATUS[code]
-    return _declared_status(str(code), operation)
+    schema = operation.spec.error_schemas.get(str(code)) if operation is not None else None
+    return _DOMAIN_STATUS if schema is None else declared_status(schema)
 
 
 def problem(error: CallError, request_id: str, operation: Operation[Any] | None = None) -> dict[str, Any]:
@@ -66,7 +67,7 @@ def problem(error: CallError, request_id: str, operation: Operation[Any] | None 
     status = status_of(error, operation)
     members: dict[str, Any] = {
         "type": f"urn:operations:{error.code}",
-        "title": _title(status),
+        "title": PHRASES.get(status, "Error"),
         "status": status,
         "detail": error.message.partition("\n")[0][:_MAX_DETAIL],
         "code": str(error.code),
@@ -140,21 +141,14 @@ def is_http_source(operation: Operation[Any]) -> bool:
     return "method" in annotations and "path" in annotations
 
 
-def _declared_status(code: str, operation: Operation[Any] | None) -> int:
-    schema = operation.spec.error_schemas.get(code) if operation is not None else None
-    document = schema.document if schema is not None else None
+def declared_status(schema: Schema) -> int:
+    """Return the status of a declared error: `x-http-status` of its schema if that is an error status, else 409."""
+    document = schema.document
     status = document.get("x-http-status") if isinstance(document, dict) else None
-    return status if isinstance(status, int) and 400 <= status <= 599 else DOMAIN_STATUS
+    return status if type(status) is int and 400 <= status <= 599 else _DOMAIN_STATUS
 
 
 def _one_problem(found: Any) -> dict[str, Any]:
     if not isinstance(found, dict):
         return {"pointer": "", "detail": ""}
     return {"pointer": str(found.get("path", "")), "detail": str(found.get("message", ""))[:_MAX_DETAIL]}
-
-
-def _title(status: int) -> str:
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return "Error"

@@ -5,7 +5,6 @@ AcceptHeader: the media types that a client accepts.
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 from typing import Any
 
@@ -14,12 +13,12 @@ import msgspec
 from operations.envelope import HTTPResponseMeta, LocalResponseMeta, MCPResponseMeta, ResponseEnvelope
 from operations.errors import CallError, ErrorCode
 from operations.failures import too_large
-from operations.serving.asgi import REQUEST_ID_HEADER, Headers, Response
+from operations.serving.asgi import JSON_TYPE, REQUEST_ID_HEADER, Headers, Response
 from operations.serving.http.problems import tool_error
+from operations.wire import has_invalid_number
 
 ENVELOPE_TYPE = "application/vnd.operations.envelope+json"
 OWN_TYPE = "application/vnd.operations+json"
-JSON_TYPE = (b"content-type", b"application/json")
 _BYTES_TYPE = "application/octet-stream"
 _BYTES = (b"content-type", _BYTES_TYPE.encode())
 _LOCAL = (b"operations-source", b"local")
@@ -60,7 +59,7 @@ def write_json(data: Any, operation_id: str) -> bytes:
     """Encode data as JSON with bytes as base64 text; raise `EXECUTION_ERROR` for values that JSON cannot express."""
     try:
         body = _encode(data)
-        if b"null" in body and _has_invalid_number(data):  # the encoder writes NaN and infinities as null
+        if b"null" in body and has_invalid_number(data):  # the encoder writes NaN and infinities as null
             raise ValueError("JSON has no NaN and no infinity")
         return body
     except (ValueError, TypeError, RecursionError) as error:
@@ -108,21 +107,6 @@ def _safe_type(content_type: str, default: str) -> bytes:
 
 def _is_header(value: str) -> bool:
     return value.isprintable() and len(value) <= 8_192
-
-
-def _has_invalid_number(data: Any) -> bool:
-    pending = [data]
-    while pending:
-        value = pending.pop()
-        kind = type(value)
-        if kind is float:
-            if not math.isfinite(value):
-                return True
-        elif isinstance(value, dict):
-            pending.extend(value.values())
-        elif isinstance(value, (list, tuple)):
-            pending.extend(value)
-    return False
 
 
 class AcceptHeader(msgspec.Struct, frozen=True):

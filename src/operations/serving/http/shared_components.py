@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from http import HTTPStatus
 from typing import Any
 
 import msgspec
 
 from operations.errors import ErrorCode
+from operations.serving.asgi import PHRASES
 from operations.spec import OPEN, AccessControl
 
 PROBLEM = "application/problem+json"
@@ -164,10 +164,7 @@ def describe_status(status: int) -> str:
     """Return the description of an error status."""
     if status in _STATUSES:
         return _STATUSES[status][1]
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return "An error that the operation declares."
+    return PHRASES.get(status, "An error that the operation declares.")
 
 
 def is_general(status: int) -> bool:

@@ -19,6 +19,7 @@ from operations.identity.rate_limits import ConcurrencyLimits
 from operations.serving.admission import Caller
 from operations.serving.asking_client import capability_of
 from operations.serving.audit import AuditWriter
+from operations.serving.limits import Limits
 from operations.serving.mcp.results import Result, error_result, tool_result, whole_envelope
 from operations.serving.mcp.tools import Tool, can_ask
 from operations.serving.refusals import public_error
@@ -33,10 +34,6 @@ MISSING_CAPABILITY = -32021
 INTERNAL_ERROR = -32603
 MAX_ITEMS = 100
 STREAM_SECONDS = 10.0
-CALLS_PER_IDENTITY = 256
-"""Largest number of concurrent calls of one identity."""
-DEADLINE_SECONDS = 60.0
-"""The longest duration of a call. A call that can ask its caller may take `ASK_SECONDS` longer."""
 REPLAYABLE = "replayable"
 """The annotation of an operation whose suspended call another process may run again, with the recorded answers."""
 
@@ -91,15 +88,15 @@ class MCPCalls:
         *,
         exposure: Exposed,
         audit: AuditWriter,
-        calls_per_identity: int = CALLS_PER_IDENTITY,
-        deadline_seconds: float = DEADLINE_SECONDS,
+        limits: Limits,
     ) -> None:
         self.dispatcher = dispatcher
         self.suspended_calls = suspended_calls
         self._exposure = exposure
         self._audit = audit
-        self._running = ConcurrencyLimits(calls_per_identity, "calls at once")
-        self._deadline_seconds = deadline_seconds
+        self._running = ConcurrencyLimits(limits.calls, "calls at once")
+        self._deadline_seconds = limits.deadline_seconds
+        """The longest duration of a call. A call that can ask its caller may take `ASK_SECONDS` longer."""
 
     async def call_tool(self, tool: Tool, arguments: Any, info: RequestInfo) -> Result | InputRequired:
         """Return a tool's result; a failed call has an error as result.
@@ -125,7 +122,11 @@ class MCPCalls:
         self, operation: Operation[Any], input: Any, info: RequestInfo
     ) -> ResponseEnvelope[Any] | InputRequired:
         """Run an operation within the caller's limits and write the audit record; raise CallError."""
-        return await self.report(operation, info.caller, self._run(operation, input, info))
+
+        def call(client: Client | None) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
+            return self.dispatcher.call(self._request(operation, input, info, client))
+
+        return await self.report(operation, info.caller, self._run_asking(operation, input, info, call))
 
     async def call_for_data(self, tool: Tool, input: Any, info: RequestInfo, client: Client | None) -> Any:
         """Run an operation for a script, and return its data; for a stream, a list of items.
@@ -188,14 +189,6 @@ class MCPCalls:
             self._running.release(caller.key)
             if self._audit.is_on:
                 self._audit.record("mcp", operation.id, caller, request_id="", code=code, status=None, began=began)
-
-    async def _run(
-        self, operation: Operation[Any], input: Any, info: RequestInfo
-    ) -> ResponseEnvelope[Any] | InputRequired:
-        def call(client: Client | None) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
-            return self.dispatcher.call(self._request(operation, input, info, client))
-
-        return await self._run_asking(operation, input, info, call)
 
     async def _run_asking(
         self,

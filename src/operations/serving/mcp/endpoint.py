@@ -12,26 +12,19 @@ from typing import Any, Protocol
 
 import msgspec
 
-from operations.dispatch import Dispatcher
 from operations.errors import CallError
-from operations.exports.code_limits import CodeLimits
-from operations.jobs import Jobs
 from operations.serving.admission import Caller
-from operations.serving.audit import AuditWriter
+from operations.serving.asgi import JSON_TYPE, Response, wait_for_disconnect
 from operations.serving.bodies import BodyReader, ClientDisconnectedError
-from operations.serving.exposure import Exposure
 from operations.serving.mcp import fast_path
-from operations.serving.mcp.calls import CALLS_PER_IDENTITY, DEADLINE_SECONDS
 from operations.serving.mcp.server import VERSION, MCPServer
 from operations.serving.mcp.tasks import METHODS as TASK_METHODS
 from operations.serving.mcp.tools import Tool
 from operations.serving.refusals import RefusedError
-from operations.wire import LARGE_MESSAGE, MAX_VALUES, check_json_values
+from operations.wire import LARGE_MESSAGE, check_json_values
 
 _log = logging.getLogger("operations.mcp")
 
-MAX_BODY = 4 * 1024 * 1024
-BODY_SECONDS = 30.0
 _INVALID_REQUEST = -32600
 _VERSION = VERSION.encode()
 _encode = msgspec.json.Encoder().encode
@@ -52,42 +45,11 @@ class HTTPFallback(Protocol):
 class MCPEndpoint:
     """Serves the operations of an exposure at any path. Every request has its own caller."""
 
-    def __init__(
-        self,
-        exposure: Exposure,
-        dispatcher: Dispatcher,
-        *,
-        name: str = "operations",
-        version: str = "",
-        instructions: str | None = None,
-        state_key: bytes | None = None,
-        search: bool | None = None,
-        code: CodeLimits | bool = False,
-        jobs: Jobs | None = None,
-        audit: AuditWriter | None = None,
-        max_body: int = MAX_BODY,
-        max_values: int = MAX_VALUES,
-        body_seconds: float = BODY_SECONDS,
-        calls_per_identity: int = CALLS_PER_IDENTITY,
-        deadline_seconds: float = DEADLINE_SECONDS,
-    ) -> None:
-        self.mcp_server = MCPServer(
-            exposure,
-            dispatcher,
-            name=name,
-            version=version,
-            instructions=instructions,
-            state_key=state_key,
-            search=search,
-            code=code,
-            jobs=jobs,
-            audit=audit,
-            calls_per_identity=calls_per_identity,
-            deadline_seconds=deadline_seconds,
-        )
-        self._max_body = max_body
-        self._max_values = max_values
-        self._bodies = BodyReader(exposure.registry, max_bytes=max_body, seconds=body_seconds)
+    def __init__(self, mcp_server: MCPServer) -> None:
+        self.mcp_server = mcp_server
+        self._limits = limits = mcp_server.limits
+        registry = mcp_server.exposure.registry
+        self._bodies = BodyReader(registry, max_bytes=limits.body_bytes, seconds=limits.body_seconds)
         self._streams: set[asyncio.Timeout] = set()
         """The requests that stay open without a call: streams of notifications."""
         self._sessions: HTTPFallback | None = None
@@ -114,7 +76,7 @@ class MCPEndpoint:
             try:
                 body = await self._bodies.read(receive, headers)
                 if len(body) > LARGE_MESSAGE and not caller.has_rights:
-                    check_json_values(body, self._max_values)
+                    check_json_values(body, self._limits.values)
             except ClientDisconnectedError:
                 return
             except RefusedError as refused:
@@ -192,7 +154,7 @@ class MCPEndpoint:
                 )
                 await _respond(send, 501, _NO_SDK)
                 return
-            self._sessions = SDKSessions(self.mcp_server, max_body=self._max_body)
+            self._sessions = SDKSessions(self.mcp_server, max_body=self._limits.body_bytes)
         # Some servers keep whitespace around header values, which the protocol ignores.
         headers = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
         receive = receive if body is None else _replay(body, receive)
@@ -256,8 +218,7 @@ class _Disconnect:
             waiting = None
 
     async def _watch(self, task: asyncio.Task[Any]) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
+        await wait_for_disconnect(self._receive)
         if not self.is_over:
             self.is_gone = True
             task.cancel()
@@ -309,6 +270,4 @@ def _replay(body: bytes, receive: Any) -> Any:
 
 
 async def _respond(send: Any, status: int, body: bytes) -> None:
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await Response(status, [JSON_TYPE], body).send(send)

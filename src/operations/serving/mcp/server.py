@@ -7,22 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from operations.context import Client, Identity, Progress
+from operations.context import Identity
 from operations.dispatch import Dispatcher
 from operations.exports.code_limits import RUN, CodeLimits
 from operations.jobs import Jobs
-from operations.serving.admission import Caller
 from operations.serving.audit import AuditWriter
 from operations.serving.exposure import Exposure
-from operations.serving.mcp.calls import (
-    CALLS_PER_IDENTITY,
-    DEADLINE_SECONDS,
-    INVALID_PARAMS,
-    MCPCalls,
-    ProtocolError,
-    RequestInfo,
-    unknown_tool,
-)
+from operations.serving.limits import Limits
+from operations.serving.mcp.calls import INVALID_PARAMS, MCPCalls, ProtocolError, RequestInfo, unknown_tool
 from operations.serving.mcp.resource_requests import ResourceRequests
 from operations.serving.mcp.resources import ResourceIndex
 from operations.serving.mcp.results import Result
@@ -70,21 +62,20 @@ class MCPServer:
         code: CodeLimits | bool = False,
         jobs: Jobs | None = None,
         audit: AuditWriter | None = None,
-        calls_per_identity: int = CALLS_PER_IDENTITY,
-        deadline_seconds: float = DEADLINE_SECONDS,
+        limits: Limits | None = None,
     ) -> None:
         self.name = name
         self.version = version
         self.instructions = instructions
         self.exposure = exposure
+        self.limits = limits or Limits()
         self.suspended_calls = SuspendedCalls(dispatcher.slots, key=state_key)
         self.calls = MCPCalls(
             dispatcher,
             self.suspended_calls,
             exposure=exposure,
             audit=audit or AuditWriter(),
-            calls_per_identity=calls_per_identity,
-            deadline_seconds=deadline_seconds,
+            limits=self.limits,
         )
         info = _encode({SERVER_INFO_KEY: {"name": name, "version": version}})[1:-1]
         self.stamp = b'"_meta":{%b}' % info
@@ -180,27 +171,3 @@ def input_required(result: InputRequired) -> dict[str, Any]:
     """Return the open questions of a call in the format of the protocol."""
     requests = {key: {"method": each.method, "params": each.params} for key, each in result.questions.items()}
     return {"resultType": "input_required", "inputRequests": requests, "requestState": result.state}
-
-
-def read_request_info(
-    caller: Caller,
-    params: Mapping[str, Any],
-    *,
-    modern: bool,
-    progress: Progress | None = None,
-    client: Client | None = None,
-) -> RequestInfo:
-    """Return a RequestInfo with the caller and the parameters of a request."""
-    meta = params.get("_meta")
-    meta = meta if isinstance(meta, Mapping) else {}
-    state = params.get("requestState")
-    return RequestInfo(
-        caller=caller,
-        modern=modern,
-        meta=meta,
-        capabilities=meta.get(CAPABILITIES_KEY) if modern else None,
-        progress=progress,
-        client=client,
-        responses=params.get("inputResponses"),
-        state=state if isinstance(state, str) else None,
-    )

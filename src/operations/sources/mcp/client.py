@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
-from types import TracebackType
 from typing import Any
 
 from operations.awaitable_context import AwaitableContext
@@ -102,9 +101,7 @@ class MCPClient:
     async def __aenter__(self) -> MCPClient:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def _list_from(self, session: ServerSession) -> None:

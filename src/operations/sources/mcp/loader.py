@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -75,9 +74,7 @@ class MCPClientLoader:
     async def __aenter__(self) -> MCPClientLoader:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close_all()
 
     async def _open(self, client: MCPClient) -> None:

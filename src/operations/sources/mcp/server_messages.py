@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
-from types import TracebackType
 from typing import Any
 
 import mcp_types as types
@@ -196,9 +195,7 @@ class LimitedResponses:
     async def __aenter__(self) -> LimitedResponses:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
 

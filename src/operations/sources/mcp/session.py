@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
-from types import TracebackType
 from typing import Any, cast
 
 import mcp_types as types
@@ -233,11 +232,9 @@ class WatchedStream:
         await self._stream.__aenter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         self._end()
-        await self._stream.__aexit__(kind, error, trace)
+        await self._stream.__aexit__(*exc_info)
 
     def _end(self) -> None:
         if not self.has_ended:

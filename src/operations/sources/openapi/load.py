@@ -8,7 +8,7 @@ import inspect
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import NoneType, TracebackType
+from types import NoneType
 from typing import Any, Protocol
 from urllib.parse import urljoin
 
@@ -89,9 +89,7 @@ class APIOperations(list[Operation[Any]]):
     async def __aenter__(self) -> APIOperations:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
 
@@ -309,9 +307,7 @@ class HTTPServices:
     async def __aenter__(self) -> HTTPServices:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
 

@@ -18,6 +18,7 @@ import msgspec
 
 from operations.errors import CallError, ErrorCode
 from operations.sources.openapi.media import essence, is_json
+from operations.wire import has_invalid_number
 
 Location = Literal["path", "query", "header", "cookie", "querystring"]
 Encode = Callable[[str], str]
@@ -350,22 +351,9 @@ def json_bytes(value: Any) -> bytes:
     except (TypeError, OverflowError, RecursionError) as error:
         raise ValueError(f"it cannot be encoded as JSON: {error}") from None
     # msgspec silently encodes NaN and infinity as null.
-    if b"null" in data and _holds_nan(value):
+    if b"null" in data and has_invalid_number(value):
         raise ValueError("JSON has no NaN or infinity")
     return data
-
-
-def _holds_nan(value: Any) -> bool:
-    pending = [value]
-    while pending:
-        current = pending.pop()
-        if isinstance(current, dict):
-            pending.extend(current.values())
-        elif isinstance(current, (list, tuple)):
-            pending.extend(current)
-        elif isinstance(current, float) and not isfinite(current):
-            return True
-    return False
 
 
 def content_text(media_type: str, value: Any) -> str:

@@ -24,6 +24,7 @@ from operations.sources.openapi.media import charset, is_json, is_text
 _log = logging.getLogger("operations")
 _decode = msgspec.json.Decoder().decode
 _PIECE = 1024 * 1024
+_PHRASES = {status.value: status.phrase for status in HTTPStatus}
 
 
 def header(headers: Sequence[tuple[str, str]], name: str) -> str:
@@ -83,19 +84,9 @@ def make_error(method: str, path: str, meta: HTTPResponseMeta, data: Any) -> Cal
     """Return the error for a response with status 300 or above; details have status, headers and parsed body."""
     status = meta.status_code
     details = {key: value for key, value in meta.to_dict().items() if key != "source"}
-    reason = _message(data)
-    return CallError(
-        ErrorCode.EXECUTION_ERROR,
-        f"{method} {path} returned {status} {_phrase(status)}{f': {reason}' if reason else ''}",
-        {**details, "body": data},
-    )
-
-
-def _phrase(status: int) -> str:
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return "(unknown status)"
+    message, reason = f"{method} {path} returned {status} {_PHRASES.get(status, '(unknown status)')}", _message(data)
+    details["body"] = data
+    return CallError(ErrorCode.EXECUTION_ERROR, f"{message}: {reason}" if reason else message, details)
 
 
 def _message(data: Any) -> str:

@@ -17,6 +17,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from operations.errors import CallError
 from operations.identity.rate_limits import ConcurrencyLimits
 from operations.serving.admission import Caller
+from operations.serving.asgi import JSON_TYPE, Response
 from operations.serving.mcp.sdk.server import CALLER, SDKServer
 from operations.serving.mcp.server import MCPServer
 
@@ -177,6 +178,4 @@ def _is_modern(scope: Any) -> bool:
 
 async def _refuse(send: Any, message: bytes) -> None:
     body = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"%b"}}' % message
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": 429, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await Response(429, [JSON_TYPE], body).send(send)

@@ -32,7 +32,7 @@ from operations.serving.admission import Caller
 from operations.serving.asking_client import has_capability, is_usable
 from operations.serving.mcp.calls import INTERNAL_ERROR, INVALID_PARAMS, ProtocolError, RequestInfo
 from operations.serving.mcp.sdk.change_notifications import LEVELS, ChangeNotifications, check_uris, subscriber
-from operations.serving.mcp.server import DISCOVER_TTL_MS, PROGRESS_TOKEN, MCPServer, input_required, read_request_info
+from operations.serving.mcp.server import CAPABILITIES_KEY, DISCOVER_TTL_MS, PROGRESS_TOKEN, MCPServer, input_required
 from operations.serving.mcp.tasks import TaskCreated
 from operations.serving.mcp.tools import TTL_MS
 from operations.serving.suspended_calls import InputRequired
@@ -135,21 +135,29 @@ class SDKServer:
         is_modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
         client = SDKClient(context, self.mcp_server.calls.dispatcher.slots, self.changes)
         params = context.params or {}
-        wants_progress = (context.meta or {}).get("progress_token", params.get("_meta", {}).get(PROGRESS_TOKEN))
-        progress = client.progress if wants_progress is not None else None
-        return read_request_info(self.caller(context), params, modern=is_modern, progress=progress, client=client)
+        meta, state = _meta(params), params.get("requestState")
+        wants_progress = (context.meta or {}).get("progress_token", meta.get(PROGRESS_TOKEN))
+        return RequestInfo(
+            caller=self.caller(context),
+            modern=is_modern,
+            meta=meta,
+            capabilities=meta.get(CAPABILITIES_KEY) if is_modern else None,
+            progress=client.progress if wants_progress is not None else None,
+            client=client,
+            responses=params.get("inputResponses"),
+            state=state if isinstance(state, str) else None,
+        )
 
     def _input_schema(self, name: str) -> dict[str, Any] | None:
         tool = self.mcp_server.tool_list.tools.get(name)
         return tool.input_document if tool is not None and tool.has_headers else None
 
     async def _page(self, context: _Context, *, modern: bool) -> dict[str, Any]:
-        cursor = (context.params or {}).get("cursor")
+        params = context.params or {}
+        cursor = params.get("cursor")
         if cursor is not None and not isinstance(cursor, str):
             raise ProtocolError(INVALID_PARAMS, "Invalid cursor")
-        meta = (context.params or {}).get("_meta")
-        meta = meta if isinstance(meta, Mapping) else {}
-        page = await self.mcp_server.list_tools(self.caller(context).identity, cursor, meta, modern=modern)
+        page = await self.mcp_server.list_tools(self.caller(context).identity, cursor, _meta(params), modern=modern)
         result: dict[str, Any] = msgspec.json.decode(page)
         return result
 
@@ -236,6 +244,11 @@ class SDKServer:
         if params.level in LEVELS:
             self.changes.settings(context).level = params.level
         return types.EmptyResult()
+
+
+def _meta(params: Mapping[str, Any]) -> Mapping[str, Any]:
+    meta = params.get("_meta")
+    return meta if isinstance(meta, Mapping) else {}
 
 
 def _complete(result: dict[str, Any] | InputRequired, context: _Context) -> dict[str, Any]:
