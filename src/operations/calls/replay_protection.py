@@ -117,6 +117,10 @@ class RecordedDelivery:
         """The id of the stored message, by which it differs from its copies; the same in each delivery."""
         return self._inner.entry
 
+    def weigh(self, decoded: int) -> None:
+        """State how much memory the decoded message takes."""
+        self._inner.weigh(decoded)
+
     def done(self, record: Record | None = None) -> None:
         """Acknowledge the message."""
         self._inner.done(record)

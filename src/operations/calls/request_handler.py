@@ -135,7 +135,7 @@ class RequestHandler:
         """Pass a request to the dispatcher; return False if it is refused. Its caller then gets the error."""
         try:
             request = self._read(reply.event, reply.codec)
-            if self._max_values is not None:
+            if self._max_values is not None and not reply.is_stored:
                 self._limit(reply, request.grant.identity)
             if type(request.input) is msgspec.Raw:
                 # A few megabytes of MessagePack may contain millions of lists: check the caller before decoding them.
@@ -163,7 +163,7 @@ class RequestHandler:
         if identity is not None and (identity.scopes or identity.resources):  # `has_rights`, inlined for speed
             return
         reply.holder = holder_of(identity, reply.sender)
-        if self.held.is_full(reply.holder) and not reply.is_stored:
+        if self.held.is_full(reply.holder):
             self.endpoint.counters.rejected += 1
             raise unavailable(reply.event.to, "the requests of this caller take too much memory", "no")
 

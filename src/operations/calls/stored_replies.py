@@ -22,7 +22,7 @@ from operations.calls.job_records import (
     transport_record,
 )
 from operations.calls.replay_protection import STORED_SECONDS, ReplayError
-from operations.calls.request_handler import Reply, RequestHandler
+from operations.calls.request_handler import Reply, RequestHandler, memory_of
 from operations.calls.stored_requests import StoredRequest, first_record, job_of
 from operations.dispatch import Request
 from operations.envelope import ResponseEnvelope
@@ -55,6 +55,10 @@ class StoredReply(Reply, kw_only=True):
 
     is_stored: ClassVar[bool] = True
     stored: StoredRequest
+
+    def prepare(self, request: Request) -> None:
+        """Count the memory of the request: while stored requests take too much, the transport takes no more."""
+        self.stored.delivery.weigh(memory_of(request.input) + memory_of(request.metadata))
 
     def note_recorded(self) -> None:
         """Note that the delivery that this worker holds is in the shared record: other deliveries are copies."""
@@ -89,6 +93,7 @@ class JobReply(StoredReply, kw_only=True):
 
     def prepare(self, request: Request) -> None:
         """Refuse a job whose owner is not the authenticated submitter; store the progress that the handler reports."""
+        super().prepare(request)
         job, identity = self.job, request.grant.identity
         if job.owner is not None or identity is not None:
             # The owner that a submitter states proves nothing, and a submitter that signs may not know its own id.
@@ -135,8 +140,6 @@ class JobReply(StoredReply, kw_only=True):
 
     def ended(self, envelope: ResponseEnvelope[Any] | None, error: CallError | None) -> None:
         """Store the outcome and acknowledge the request, in one step."""
-        if self.held:
-            self.unhold()
         if self.since:
             self.request = None
             self.handler.endpoint.running.pop(self.control_id, None)

@@ -23,6 +23,16 @@ HEARTBEAT_SECONDS = 2.0
 """Default for the seconds between heartbeats, on every transport."""
 
 
+MOST_HELD = 256 << 20
+"""Memory of the stored messages of one address that a peer holds, in bytes. While they take more, the peer takes no
+further ones: they stay at the server.
+"""
+DECODED_FACTOR = 100
+"""A stored message counts as this many times its length until `Delivery.weigh` is called: one byte of MessagePack can
+be an empty list, which takes up to 100 bytes with its place in the list around it.
+"""
+
+
 class DeliveryRefused(str):
     """A permanent reason for an undelivered message: the server does not allow this peer to send to the address."""
 
@@ -174,6 +184,9 @@ class Delivery(Protocol):
 
         On NATS, it is empty for a message that `store_again` stored.
         """
+
+    def weigh(self, decoded: int) -> None:
+        """State how much memory the decoded message takes in addition to its bytes; see `MOST_HELD`."""
 
     def done(self, record: Record | None = None) -> None:
         """Delete the message, because it was handled. A record replaces the one that was stored with the message."""

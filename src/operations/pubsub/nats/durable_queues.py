@@ -18,6 +18,8 @@ from operations.pubsub.nats.records import RECORD_HEADER, NatsRecords
 from operations.pubsub.nats.subjects import Arrivals, Subjects
 from operations.pubsub.nats.wire import NatsMessage, header_of, publish
 from operations.pubsub.protocols import (
+    DECODED_FACTOR,
+    MOST_HELD,
     Arrival,
     Delivery,
     DeliveryRefused,
@@ -38,6 +40,8 @@ _TROUBLE_SECONDS = 0.25
 _MOST_READS = 4
 """Number of attempts to read the record of a message before the message is refused. A replica may lag behind."""
 _EXPIRED = (404, 408)
+_TOO_LARGE = b"Message Size Exceeds MaxBytes"
+"""The end of a pull request whose next message is larger than the rest of its bytes."""
 _ENTRY_HEADER = b"Operations-Entry"
 """The header of a redelivered message: its sequence number in the queue from which a worker moved it."""
 _RECORD_HEADERS = 1 << 14
@@ -252,7 +256,7 @@ class DurableQueues:
 
 
 class DurableQueueReader:
-    """Requests stored messages, at most as many as a worker may hold at a time.
+    """Requests stored messages, up to the number and the memory that a worker may hold at a time.
 
     While messages are held, it notifies JetStream regularly, so that JetStream does not deliver them again.
     """
@@ -271,6 +275,10 @@ class DurableQueueReader:
         self._inbox = b"%b.%b.%d" % (queues.client.replies.inbox, kind.encode(), next(queues.numbers))
         self._question = 0
         self._held: set[NatsDelivery] = set()
+        self._memory = 0
+        """The memory of the messages that are held."""
+        self._is_next_large = False
+        """Whether the next message is too large for a pull request with a limit: it is requested alone."""
         self._asked = 0
         self._unsubscribe = queues.client.subscribe(self._inbox + b".*", full=self._received)
         self._overdue: asyncio.TimerHandle | None = None
@@ -322,17 +330,30 @@ class DurableQueueReader:
 
     def settled(self, delivery: NatsDelivery) -> None:
         """Note that a message was settled, so that another one can be requested."""
-        self._held.discard(delivery)
+        if delivery in self._held:
+            self._held.remove(delivery)
+            self._memory -= delivery.memory
         if self._asked <= 0:
             self._ask()
 
+    def weigh(self, delivery: NatsDelivery, memory: int) -> None:
+        """Note how much memory a message takes, so that others can be requested."""
+        if delivery in self._held:
+            self._memory += memory - delivery.memory
+            delivery.memory = memory
+            if self._asked <= 0:
+                self._ask()
+
     def _ask(self) -> None:
-        room = min(_MOST_ASKED, self._limit - len(self._held))
-        if self._stopped or room <= 0:
+        room, memory = min(_MOST_ASKED, self._limit - len(self._held)), MOST_HELD - self._memory
+        if self._stopped or room <= 0 or memory <= 0:
             return
         self._end_asking()
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{self.queues.jetstream.stream}.{self._consumer}".encode()
-        options = msgspec.json.encode({"batch": room, "expires": int(_ASK_SECONDS * SECOND)})
+        limits = {"batch": room, "max_bytes": max(1, memory // DECODED_FACTOR)}
+        if self._is_next_large:
+            room, limits = 1, {"batch": 1}
+        options = msgspec.json.encode({**limits, "expires": int(_ASK_SECONDS * SECOND)})
         self._question += 1
         if self.queues.client.publish(publish(subject, options, b"%b.%d" % (self._inbox, self._question))):
             self._asked = room
@@ -357,8 +378,10 @@ class DurableQueueReader:
         if message.reply is None or not message.reply.startswith(b"$JS.ACK."):
             return
         self._asked -= 1
+        self._is_next_large = False
         delivery = NatsDelivery(self, message)
         self._held.add(delivery)
+        self._memory += delivery.memory
         if self._renewal is None:
             self._renewal = asyncio.get_running_loop().call_later(self.queues.ack_wait / 3, self._renew)
         arrival = self.queues.arrivals[message.subject]
@@ -398,7 +421,8 @@ class DurableQueueReader:
         if message.subject.rpartition(b".")[2] != b"%d" % self._question or self._stopped:
             return
         self._end_asking()
-        if message.status in _EXPIRED:
+        self._is_next_large = _TOO_LARGE in message.headers
+        if self._is_next_large or message.status in _EXPIRED:
             self._ask()
         else:
             self._overdue = asyncio.get_running_loop().call_later(_TROUBLE_SECONDS, self.begin)
@@ -415,11 +439,23 @@ class DurableQueueReader:
 class NatsDelivery:
     """A message that this peer has received and not yet acknowledged."""
 
-    __slots__ = ("_message", "_reader", "entry", "is_redelivered", "link", "number", "record_key", "sequence")
+    __slots__ = (
+        "_message",
+        "_reader",
+        "entry",
+        "is_redelivered",
+        "link",
+        "memory",
+        "number",
+        "record_key",
+        "sequence",
+    )
 
     def __init__(self, reader: DurableQueueReader, message: NatsMessage) -> None:
         self._reader = reader
         self._message = message
+        self.memory = len(message.headers) + len(message.data) * DECODED_FACTOR
+        """The memory of the message, which counts for the limit of the reader."""
         deliveries, self.sequence = _read_acknowledgement(message.reply or b"")
         # A message in the queue of redelivered messages was delivered before.
         self.number = deliveries + reader.alone
@@ -435,6 +471,10 @@ class NatsDelivery:
     def message(self) -> bytes:
         """The message as it is stored."""
         return self._message.data
+
+    def weigh(self, decoded: int) -> None:
+        """State how much memory the decoded message takes."""
+        self._reader.weigh(self, len(self._message.headers) + len(self._message.data) + decoded)
 
     def done(self, record: Record | None = None) -> None:
         """Replace the record, then delete the message: it was handled."""

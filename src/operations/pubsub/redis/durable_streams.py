@@ -7,7 +7,16 @@ from collections.abc import Callable
 from typing import Any
 
 from operations.errors import CallError
-from operations.pubsub.protocols import Arrival, Record, Stop, Take, TooManyRecords, Undelivered
+from operations.pubsub.protocols import (
+    DECODED_FACTOR,
+    MOST_HELD,
+    Arrival,
+    Record,
+    Stop,
+    Take,
+    TooManyRecords,
+    Undelivered,
+)
 from operations.pubsub.redis.connection import (
     SILENT_BEATS,
     RedisConnection,
@@ -37,8 +46,8 @@ _DEDUP_MILLISECONDS = b"600000"
 """How long the key of a stored request is kept, to drop duplicates."""
 _SILENT_MILLISECONDS = b"3600000"
 """How long a consumer without requests may be silent before it is deleted from the group."""
-_MOST_AT_ONCE = 64
-"""Largest number of requests that one command reads."""
+_MOST_AT_ONCE = 16
+"""Largest number of requests that one command reads: the reader cannot limit their size."""
 _MOST_DIGITS = 10
 """A stored number of earlier deliveries is invalid if it has this many digits or more."""
 _GROUP = b"workers"
@@ -181,7 +190,10 @@ class DurableStreams:
 
 
 class DurableStreamReader:
-    """Reads one stream, and holds a limited number of its requests."""
+    """Reads one stream, and holds its requests up to a number and an amount of memory.
+
+    One command may exceed the amount: the size of the requests that it will read is not known.
+    """
 
     def __init__(self, bus: QueueTransport, address: str, take: Take, limit: int) -> None:
         self._bus = bus
@@ -190,6 +202,8 @@ class DurableStreamReader:
         self._take = take
         self._limit = limit
         self._held: dict[bytes, RedisDelivery] = {}
+        self._memory = 0
+        """The memory of the requests that are held."""
         self._epoch: ConnectionEpoch | None = None
         self._connection: RedisConnection | None = None
         self._asked = False
@@ -238,7 +252,7 @@ class DurableStreamReader:
         If this worker crashed as well, all requests that were claimed together would count one more delivery, and might
         become dead letters.
         """
-        if self._claiming or self._suspect is not None or self._stopped or len(self._held) >= self._limit:
+        if self._claiming or self._suspect is not None or self._stopped or self._is_full:
             return
         self._claiming = True
         idle = b"%d" % int(self._bus.heartbeat * SILENT_BEATS * 1000)
@@ -247,8 +261,10 @@ class DurableStreamReader:
 
     def settle(self, delivery: RedisDelivery, becomes: bytes, note: bytes = b"", record: Record | None = None) -> None:
         """Settle a request; without a connection the server is not notified and delivers the request again."""
-        if self._held.pop(delivery.id, None) is None:
+        held = self._held.pop(delivery.id, None)
+        if held is None:
             return
+        self._memory -= held.memory
         was_suspect = delivery.id == self._suspect
         if was_suspect:
             self._suspect = None
@@ -279,18 +295,26 @@ class DurableStreamReader:
             epoch.put(NOTE_RECORDED, names, arguments, lambda reply: None)
             epoch.flush_soon()
 
+    def weigh(self, delivery: RedisDelivery, memory: int) -> None:
+        """Note how much memory a request takes."""
+        if self._held.get(delivery.id) is delivery:
+            self._memory += memory - delivery.memory
+            delivery.memory = memory
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._held) >= self._limit or self._memory >= MOST_HELD
+
     def _ask(self) -> None:
-        room = min(_MOST_AT_ONCE, self._limit - len(self._held))
         epoch, connection = self._epoch, self._connection
-        if self._asked or self._stopped or room <= 0 or epoch is None or not epoch.is_active or connection is None:
+        if self._asked or self._stopped or self._is_full or epoch is None or not epoch.is_active or connection is None:
             return
         self._asked = True
+        count = b"%d" % min(_MOST_AT_ONCE, self._limit - len(self._held))
         wait = b"%d" % int(self._bus.heartbeat * 1000)
-        source = (b"BLOCK", wait, b"STREAMS", self._keys.stored, b">")
-        connection.run(
-            pack(b"XREADGROUP", b"GROUP", _GROUP, self._bus.peer.encode(), b"COUNT", b"%d" % room, *source),
-            lambda reply: self._read(epoch, reply),
-        )
+        source = (b"COUNT", count, b"BLOCK", wait, b"STREAMS", self._keys.stored, b">")
+        command = pack(b"XREADGROUP", b"GROUP", _GROUP, self._bus.peer.encode(), *source)
+        connection.run(command, lambda reply: self._read(epoch, reply))
 
     def _read(self, epoch: ConnectionEpoch, reply: Reply) -> None:
         self._asked = False
@@ -299,9 +323,10 @@ class DurableStreamReader:
             return
         if self._stopped and self._connection is not None:
             self._bus.spawn(epoch.close_blocking(self._connection))
-        for _, entries in reply.items() if isinstance(reply, dict) else reply or ():
-            for entry, fields in entries:
-                self._deliver(entry, fields, 1)
+        streams = reply.items() if isinstance(reply, dict) else reply or ()
+        # Count all of them before the first one is handled: its end sends the next command.
+        for delivery in [self._hold(entry, fields, 1) for _, entries in streams for entry, fields in entries]:
+            self._deliver(delivery)
         self._ask()
 
     def _recover(self, epoch: ConnectionEpoch, problem: ReplyError) -> None:
@@ -323,14 +348,21 @@ class DurableStreamReader:
         self._cursor, entries = reply
         for entry, fields, number in entries:
             self._suspect = entry
-            self._deliver(entry, fields, int(number))
+            self._deliver(self._hold(entry, fields, int(number)))
 
-    def _deliver(self, entry: bytes, fields: Any, number: int) -> None:
+    def _hold(self, entry: bytes, fields: Any, number: int) -> RedisDelivery:
         values = dict(zip(fields[::2], fields[1::2], strict=True))
         before = _count(values.get(b"before", b""))
-        delivery = RedisDelivery(self, entry, values.get(b"message", b""), before + number, is_redelivered=number > 1)
-        delivery.record_key = values.get(b"record", b"").decode(errors="replace")
+        message, record = values.get(b"message", b""), values.get(b"record", b"")
+        delivery = RedisDelivery(self, entry, message, record, before + number, is_redelivered=number > 1)
+        replaced = self._held.get(entry)
+        if replaced is not None:
+            self._memory -= replaced.memory
         self._held[entry] = delivery
+        self._memory += delivery.memory
+        return delivery
+
+    def _deliver(self, delivery: RedisDelivery) -> None:
         if self._stopped:
             delivery.release()
         else:
@@ -345,21 +377,35 @@ def _count(digits: bytes) -> int:
 class RedisDelivery:
     """A stored request that this worker holds."""
 
-    __slots__ = ("_reader", "entry", "id", "is_redelivered", "message", "number", "record_key")
+    __slots__ = ("_reader", "_size", "entry", "id", "is_redelivered", "memory", "message", "number", "record_key")
 
     def __init__(
-        self, reader: DurableStreamReader, entry: bytes, message: bytes, number: int, *, is_redelivered: bool
+        self,
+        reader: DurableStreamReader,
+        entry: bytes,
+        message: bytes,
+        record: bytes,
+        number: int,
+        *,
+        is_redelivered: bool,
     ) -> None:
         self._reader = reader
         self.id = entry
         self.entry = entry.decode(errors="replace")
         """The id of the stream's entry, which the server generates."""
         self.message = message
+        self._size = len(message) + len(record)
+        self.memory = self._size * DECODED_FACTOR
+        """The memory of the request, which counts for the limit of the reader."""
         self.number = number
         """Number of deliveries, this one included; a peer that may store requests can set a higher number."""
         self.is_redelivered = is_redelivered
-        self.record_key = ""
+        self.record_key = record.decode(errors="replace")
         """The key of the request's record; empty if it has no record."""
+
+    def weigh(self, decoded: int) -> None:
+        """State how much memory the decoded request takes."""
+        self._reader.weigh(self, self._size + decoded)
 
     def done(self, record: Record | None = None) -> None:
         """Delete the request: it was handled."""
