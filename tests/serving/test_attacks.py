@@ -12,7 +12,7 @@ import pytest
 from operations.serving import Limits, app, http_protocol
 from operations.serving.app import ServedApp
 from tests.serving.http_server import connected, post_bytes, running
-from tests.serving.shop import Shop
+from tests.serving.shop import Shop, tokens
 
 
 @pytest.fixture
@@ -137,6 +137,36 @@ async def test_a_slow_body_for_mcp_is_refused(shop: Shop, version: str, part: by
     async with running(served) as place, connected(place) as connection:
         connection.write(post_bytes("/mcp", part, *lines))
         assert (await connection.response())[0] == 408
+
+
+@pytest.mark.parametrize("path", ["/shop/quote", "/mcp"])
+async def test_the_bodies_that_one_caller_sends_at_the_same_time_are_bounded(shop: Shop, path: str) -> None:
+    served = app(shop.registry, authenticator=tokens(), limits=Limits(incoming_bytes=200_000))
+    body = b" " * 99_986 + b'{"item":"tea"}'
+
+    def begun(token: str) -> bytes:
+        lines = ["accept: application/json, text/event-stream", f"authorization: Bearer {token}"]
+        return post_bytes(path, body[:90_000], *lines, f"content-length: {len(body)}")
+
+    async with running(served) as place, contextlib.AsyncExitStack() as stack:
+        senders = [await stack.enter_async_context(connected(place)) for _ in range(3)]
+        answers = [asyncio.create_task(each.response()) for each in senders]
+        for each in senders:
+            each.write(begun("reader-token"))
+        await asyncio.wait(answers, return_when=asyncio.FIRST_COMPLETED)
+        (refused,) = (task for task in answers if task.done())
+        status, _, text = refused.result()
+        assert (status, b"bytes of request bodies at once: the limit is 200,000" in text) == (429, True)
+        other = await stack.enter_async_context(connected(place))
+        other.write(begun("writer-token") + body[90_000:])
+        assert (await other.response())[0] != 429
+        for each, task in zip(senders, answers, strict=True):
+            if task is not refused:
+                each.write(body[90_000:])
+                assert (await task)[0] != 429
+        again = await stack.enter_async_context(connected(place))
+        again.write(begun("reader-token") + body[90_000:])
+        assert (await again.response())[0] != 429
 
 
 @pytest.mark.parametrize("path", ["/shop/quote", "/mcp"])

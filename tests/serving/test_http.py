@@ -115,6 +115,15 @@ async def test_a_wrong_form_is_422_with_every_problem(served: ServedApp) -> None
     assert sorted(each["pointer"] for each in answer.json["errors"]) == ["/colour", "/count", "/item"]
 
 
+@pytest.mark.parametrize("path", ["/shop/quote?item=tea", "/shop/picture", "/shop/absent", "/vault/look"])
+async def test_no_cache_keeps_a_response(shop: Shop, path: str) -> None:
+    served = app(shop.registry, mcp=False, authenticator=tokens())
+    for method in ("GET", "HEAD"):
+        # A shared cache handles requests with this header like anonymous ones.
+        answer = await request(served, method, path, headers={"x-api-key": "reader-token"})
+        assert answer.headers["cache-control"] == "no-store"
+
+
 async def test_head_runs_the_query_and_sends_no_body(served: ServedApp) -> None:
     whole = await request(served, "GET", "/shop/picture")
     head = await request(served, "HEAD", "/shop/picture")

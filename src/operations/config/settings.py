@@ -339,6 +339,10 @@ class ServeLimitSettings(Settings, frozen=True, kw_only=True):
 
     body_bytes: Annotated[AtLeastOne, Meta(description="Maximum size of a request body.")] = 4 * 1024 * 1024
     body_seconds: Annotated[Seconds, Meta(description="Time limit in seconds for receiving a request body.")] = 30.0
+    incoming_bytes: Annotated[
+        AtLeastOne,
+        Meta(description="Maximum total size of the request bodies that one identity sends at the same time."),
+    ] = 64 * 1024 * 1024
     values: Annotated[
         AtLeastOne,
         Meta(description="Maximum number of values in a large request body of a caller without scopes and resources."),

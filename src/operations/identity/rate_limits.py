@@ -47,27 +47,27 @@ class ConcurrencyLimits:
         self._what = what
         self._running: dict[str, int] = {}
 
-    def acquire(self, key: str) -> None:
-        """Count one use until `release`; raise a `RATE_LIMITED` error if the limit is reached."""
-        self.check(key)
-        self.add(key)
+    def acquire(self, key: str, uses: int = 1) -> None:
+        """Count uses until `release`; raise a `RATE_LIMITED` error if they would exceed the limit."""
+        self.check(key, uses)
+        self.add(key, uses)
 
-    def check(self, key: str) -> None:
-        """Raise a `RATE_LIMITED` error if the limit is reached."""
-        if self._running.get(key, 0) >= self._limit:
-            raise rate_limited(f"too many {self._what}: the limit is {self._limit}", 1.0)
+    def check(self, key: str, uses: int = 1) -> None:
+        """Raise a `RATE_LIMITED` error if further uses would exceed the limit."""
+        if self._running.get(key, 0) + uses > self._limit:
+            raise rate_limited(f"too many {self._what}: the limit is {self._limit:,}", 1.0)
 
-    def add(self, key: str) -> None:
-        """Count one use until `release`, without a check of the limit."""
-        self._running[key] = self._running.get(key, 0) + 1
+    def add(self, key: str, uses: int = 1) -> None:
+        """Count uses until `release`, without a check of the limit."""
+        self._running[key] = self._running.get(key, 0) + uses
 
-    def release(self, key: str) -> None:
-        """End one use."""
-        running = self._running[key]
-        if running == 1:
-            del self._running[key]
+    def release(self, key: str, uses: int = 1) -> None:
+        """End uses."""
+        running = self._running[key] - uses
+        if running:
+            self._running[key] = running
         else:
-            self._running[key] = running - 1
+            del self._running[key]
 
 
 class FailureLimits:

@@ -13,7 +13,9 @@ from operations.errors import CallError, ErrorCode
 from operations.failures import aborted
 from operations.identity.rate_limits import ConcurrencyLimits
 from operations.serving.asgi import Receive, wait_for_disconnect
+from operations.serving.limits import Limits
 from operations.serving.refusals import RefusedError
+from operations.wire import check_json_values
 
 
 class ClientDisconnectedError(Exception):
@@ -21,22 +23,23 @@ class ClientDisconnectedError(Exception):
 
 
 class BodyReader:
-    """Reads bodies of at most `max_bytes` bytes that arrive within `seconds`."""
+    """Reads bodies within the limits `body_bytes`, `body_seconds` and `incoming_bytes`."""
 
-    def __init__(self, host: DeadlineHost, *, max_bytes: int, seconds: float) -> None:
+    def __init__(self, host: DeadlineHost, limits: Limits) -> None:
         self._host = host
-        self._max_bytes = max_bytes
-        self._seconds = seconds
+        self._max_bytes = limits.body_bytes
+        self._seconds = limits.body_seconds
+        self._incoming = ConcurrencyLimits(limits.incoming_bytes, "bytes of request bodies at once")
 
     @types.coroutine
-    def read(self, receive: Receive, headers: Mapping[bytes, bytes]) -> Generator[Any, Any, bytes]:
-        """Return the body; raise RefusedError if it is too large or too slow."""
+    def read(self, receive: Receive, headers: Mapping[bytes, bytes], key: str) -> Generator[Any, Any, bytes]:
+        """Return the body; raise RefusedError if it is too large or too slow, or the caller `key` sends too much."""
         if b"content-encoding" in headers and headers[b"content-encoding"].lower() != b"identity":
             raise _encoded()
         length = headers.get(b"content-length")
         if length is not None and (not length.isdigit() or int(length) > self._max_bytes):
             raise self._too_large()
-        collecting = self._collect(receive)
+        collecting = self._collect(receive, key)
         try:
             waiting = collecting.send(None)
         except StopIteration as done:
@@ -51,7 +54,7 @@ class BodyReader:
                 raise RefusedError(408, ErrorCode.TIMEOUT, message, "SLOW_BODY", [(b"connection", b"close")]) from None
             raise
 
-    async def _collect(self, receive: Receive) -> bytes:
+    async def _collect(self, receive: Receive, key: str) -> bytes:
         event = await receive()
         if event["type"] != "http.request":
             raise ClientDisconnectedError
@@ -60,19 +63,33 @@ class BodyReader:
             if len(body) > self._max_bytes:
                 raise self._too_large()
             return body
-        parts, size = [body], len(body)
-        while event.get("more_body", False):
-            if size > self._max_bytes:
-                raise self._too_large()
-            event = await receive()
-            if event["type"] != "http.request":
-                raise ClientDisconnectedError
-            part = event.get("body", b"")
-            parts.append(part)
-            size += len(part)
-        if size > self._max_bytes:
-            raise self._too_large()
-        return b"".join(parts)
+        parts: list[bytes] = []
+        counted = 0
+        try:
+            while True:
+                parts.append(body)
+                if counted + len(body) > self._max_bytes:
+                    raise self._too_large()
+                if not event.get("more_body", False):
+                    return b"".join(parts)
+                if body:
+                    self._count(key, len(body))
+                    counted += len(body)
+                event = await receive()
+                if event["type"] != "http.request":
+                    raise ClientDisconnectedError
+                body = event.get("body", b"")
+        finally:
+            if counted:
+                self._incoming.release(key, counted)
+
+    def _count(self, key: str, size: int) -> None:
+        """Count bytes of a body that has not arrived completely; refuse the body if its caller sends too much."""
+        try:
+            self._incoming.acquire(key, size)
+        except CallError as error:
+            closes = [(b"connection", b"close")]
+            raise RefusedError(429, error.code, error.message, "RATE_LIMITED", closes, retryAfter=1) from None
 
     def _too_large(self) -> RefusedError:
         message = f"the body is over the limit of {self._max_bytes:,} bytes"
@@ -84,6 +101,14 @@ class BodyReader:
             [(b"connection", b"close")],
             limit=self._max_bytes,
         )
+
+
+def check_values(body: bytes, limit: int) -> None:
+    """Refuse a body with more than `limit` JSON values, the limit for callers without rights."""
+    try:
+        check_json_values(body, limit)
+    except CallError as error:
+        raise RefusedError(413, error.code, error.message, "TOO_MANY_VALUES", limit=limit) from None
 
 
 def _encoded() -> RefusedError:

@@ -17,6 +17,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     body_bytes: int = 4 << 20
     body_seconds: float = 30.0
+    incoming_bytes: int = 64 << 20
+    """Largest total size of the bodies that one identity sends at the same time, until they have arrived."""
     values: int = MAX_VALUES
     """Largest number of JSON values in a large body, if the caller has neither scopes nor resources."""
     response_bytes: int = 64 << 20
@@ -50,6 +52,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         check_counts(
             body_bytes=self.body_bytes,
+            incoming_bytes=self.incoming_bytes,
             values=self.values,
             response_bytes=self.response_bytes,
             connections=self.connections,

@@ -85,7 +85,7 @@ class HTTPEndpoint:
         self._store = store or MemoryStore()
         self._challenge = challenge
         self._routes = Routes(exposure)
-        self._bodies = BodyReader(exposure.registry, max_bytes=limits.body_bytes, seconds=limits.body_seconds)
+        self._bodies = BodyReader(exposure.registry, limits)
         self._calls = ConcurrencyLimits(limits.calls, "calls at once")
         self._streams = EventStreams(streams, limits)
         self._jobs: JobEndpoint | None = None
@@ -162,7 +162,7 @@ class HTTPEndpoint:
         accepts = read_accept(headers.get(b"accept"))
         streams = _wants_stream(route, accepts)
         if method == "POST":
-            raw = await self._bodies.read(receive, headers)
+            raw = await self._bodies.read(receive, headers, caller.key)
             most = None if len(raw) <= LARGE_MESSAGE or caller.has_rights else self._limits.values
             input = read_body(route.inputs_of, route.id, raw, headers.get(b"content-type"), most)
         else:

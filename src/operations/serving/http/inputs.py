@@ -13,11 +13,12 @@ import msgspec
 from operations.errors import CallError, ErrorCode
 from operations.input_validation import validate_input
 from operations.schema.dialects.literals import escaped
+from operations.serving.bodies import check_values
 from operations.serving.http.parameters import QueryParameter, bytes_properties, query_parameters
 from operations.serving.http.responses import OWN_TYPE
 from operations.serving.refusals import RefusedError
 from operations.spec import Operation
-from operations.wire import check_json_values, decode_json
+from operations.wire import decode_json
 
 ParameterStyle = Literal["scalar", "array", "json"]
 """How text expresses a property: as one value (`a=1`), as a repeated name (`a=1&a=2`), or as JSON text."""
@@ -81,7 +82,7 @@ class InputReader:
             fields.setdefault(name, []).append(text)
         if max_values is not None:
             texts = (text for name, found in fields.items() if self._is_json(name) for text in found)
-            _check_values(",".join(texts).encode(), max_values)
+            check_values(",".join(texts).encode(), max_values)
         return self._assemble(fields, problems)
 
     def read_bytes(self, body: bytes) -> dict[str, Any] | None:
@@ -157,7 +158,7 @@ def read_body(
         if not body:
             return {}
         if max_values is not None:
-            _check_values(body, max_values)
+            check_values(body, max_values)
         return read_json(body) if essence == _JSON else read_own_json(body)
     if essence == b"multipart/form-data" and inputs().parameters is not None:
         return inputs().read_form(body, content_type.decode("latin-1"), max_values)
@@ -196,15 +197,6 @@ def read_own_json(body: bytes) -> Any:
         return decode_json(body)
     except CallError as error:
         raise _malformed(error.message) from None
-
-
-def _check_values(body: bytes, max_values: int) -> None:
-    try:
-        check_json_values(body, max_values)
-    except CallError as error:
-        raise RefusedError(
-            413, ErrorCode.VALIDATION_ERROR, error.message, "TOO_MANY_VALUES", limit=max_values
-        ) from None
 
 
 def find_parameters(document: Mapping[str, Any] | bool) -> dict[str, TextParameter] | None:

@@ -26,6 +26,8 @@ _PASSED_ON = frozenset({"content-language", "content-disposition", "etag", "last
 """Upstream headers that describe the result. Cookies and connection headers are never passed on."""
 _INERT: Headers = [(b"x-content-type-options", b"nosniff"), (b"content-security-policy", b"sandbox")]
 """Headers that make a browser run no script of a response, and treat it as another origin than this server."""
+_NO_STORE = (b"cache-control", b"no-store")
+"""Caches may not keep results: a cache that ignores `X-API-Key` would send them to other callers."""
 _encode = msgspec.json.Encoder().encode
 _EVENTS = "text/event-stream"
 
@@ -35,7 +37,7 @@ def write_response(
 ) -> Response:
     """Return an envelope as a response; raise CallError if it cannot be encoded or is too large."""
     meta = envelope.meta
-    headers: Headers = [(REQUEST_ID_HEADER, request_id.encode())]
+    headers: Headers = [(REQUEST_ID_HEADER, request_id.encode()), _NO_STORE]
     if as_envelope:
         body = envelope.to_json()
         headers += ((b"content-type", ENVELOPE_TYPE.encode()), (b"operations-source", meta.source.encode()))

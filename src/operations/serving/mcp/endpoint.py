@@ -12,16 +12,15 @@ from typing import Any, Protocol
 
 import msgspec
 
-from operations.errors import CallError
 from operations.serving.admission import Caller
 from operations.serving.asgi import JSON_TYPE, Response, wait_for_disconnect
-from operations.serving.bodies import BodyReader, ClientDisconnectedError
+from operations.serving.bodies import BodyReader, ClientDisconnectedError, check_values
 from operations.serving.mcp import fast_path
 from operations.serving.mcp.server import VERSION, MCPServer
 from operations.serving.mcp.tasks import METHODS as TASK_METHODS
 from operations.serving.mcp.tools import Tool
 from operations.serving.refusals import RefusedError
-from operations.wire import LARGE_MESSAGE, check_json_values
+from operations.wire import LARGE_MESSAGE
 
 _log = logging.getLogger("operations.mcp")
 
@@ -49,7 +48,7 @@ class MCPEndpoint:
         self.mcp_server = mcp_server
         self._limits = limits = mcp_server.limits
         registry = mcp_server.exposure.registry
-        self._bodies = BodyReader(registry, max_bytes=limits.body_bytes, seconds=limits.body_seconds)
+        self._bodies = BodyReader(registry, limits)
         self._streams: set[asyncio.Timeout] = set()
         """The requests that stay open without a call: streams of notifications."""
         self._sessions: HTTPFallback | None = None
@@ -74,17 +73,14 @@ class MCPEndpoint:
         body = None
         if scope["method"] == "POST":
             try:
-                body = await self._bodies.read(receive, headers)
+                body = await self._bodies.read(receive, headers, caller.key)
                 if len(body) > LARGE_MESSAGE and not caller.has_rights:
-                    check_json_values(body, self._limits.values)
+                    check_values(body, self._limits.values)
             except ClientDisconnectedError:
                 return
             except RefusedError as refused:
-                await _respond(send, refused.status, b"")
-                return
-            except CallError as refused:
                 error = {"code": _INVALID_REQUEST, "message": refused.message}
-                await _respond(send, 413, _encode({"jsonrpc": "2.0", "id": None, "error": error}))
+                await _respond(send, refused.status, _encode({"jsonrpc": "2.0", "id": None, "error": error}))
                 return
         if body is not None and _is_fast(scope, headers):
             routing = headers
