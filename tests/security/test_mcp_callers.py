@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from operations import AccessControl, OperationRegistry
+from operations import AccessControl, OperationRegistry, operation
 from operations.serving.mcp.resources import resource
 from operations.serving.mcp.sdk import http
 from tests.serving.mcp.examples import ELICITS, OPERATIONS, ask_over, legacy_session
@@ -126,6 +126,38 @@ async def test_sessions_of_one_caller_leave_room_for_others() -> None:
             assert (await client.post(url, json=body, headers=eve[0].headers)).status_code == 200
         for each in eve:
             await each.__aexit__()
+
+
+async def test_a_request_that_opens_a_session_is_small() -> None:
+    async with serve_endpoint(OperationRegistry(OPERATIONS)) as (url, _), httpx2.AsyncClient(timeout=60) as client:
+        more = {"experimental": {f"e{number}": {} for number in range(10_000)}}
+        about = {"protocolVersion": "2025-11-25", "capabilities": more, "clientInfo": {"name": "t", "version": "1"}}
+        body = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": about}
+        refused = await client.post(url, json=body, headers=legacy_session(url).headers)
+        assert (refused.status_code, "at most 65536 bytes" in refused.text) == (413, True)
+
+
+@operation("blob.take", type="query")
+async def take(blob: str = "", size: int = 0) -> str:
+    return "x" * size
+
+
+@pytest.mark.parametrize("arguments", [{"blob": "x" * 1_200_000}, {"size": 600_000}])
+async def test_large_messages_that_sessions_keep_are_bounded(
+    monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(http, "LARGE_BYTES_PER_IDENTITY", 3_000_000)
+    async with serve_endpoint(OperationRegistry([take])) as (url, _), contextlib.AsyncExitStack() as stack:
+        callers = ["eve"] * 6 + ["ann"]
+        small, *large, other = [
+            await stack.enter_async_context(legacy_session(url, **{"x-caller": each})) for each in callers
+        ]
+        assert "result" in await other("tools/call", {"name": "blob.take", "arguments": arguments})
+        for each in large:
+            assert "result" in await each("tools/call", {"name": "blob.take", "arguments": arguments})
+        statuses = [await each("ping") for each in (small, *large, other)]
+    # A session that keeps little stays open, although it was used less recently.
+    assert [each == 404 for each in statuses] == [False, True, True, False, False, False, False]
 
 
 async def test_subscriptions_of_one_caller_are_bounded() -> None:

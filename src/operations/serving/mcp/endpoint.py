@@ -34,8 +34,8 @@ _INTERNAL = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32603,"message":"Inter
 class HTTPFallback(Protocol):
     """Serves the requests that the fast path does not serve."""
 
-    async def handle(self, scope: Any, receive: Any, send: Any, caller: Caller) -> None:
-        """Serve a request."""
+    async def handle(self, scope: Any, receive: Any, send: Any, caller: Caller, size: int) -> None:
+        """Serve a request with a body of `size` bytes."""
 
     async def close(self) -> None:
         """End every session."""
@@ -154,7 +154,8 @@ class MCPEndpoint:
         # Some servers keep whitespace around header values, which the protocol ignores.
         headers = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
         receive = receive if body is None else _replay(body, receive)
-        handling = self._sessions.handle({**scope, "headers": headers}, receive, send, caller)
+        size = 0 if body is None else len(body)
+        handling = self._sessions.handle({**scope, "headers": headers}, receive, send, caller, size)
         await self._handle_until(_expiry(caller), handling, is_stream=_is_stream(scope))
 
     async def _handle_until(

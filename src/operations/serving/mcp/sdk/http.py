@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections import Counter, deque
+from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
+import msgspec
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from mcp.server.streamable_http import EventCallback, EventMessage, EventStore
@@ -21,34 +25,48 @@ from operations.serving.asgi import JSON_TYPE, Response
 from operations.serving.mcp.sdk.server import CALLER, SDKServer
 from operations.serving.mcp.server import MCPServer
 
+_log = logging.getLogger("operations.mcp")
 _MAX_EVENTS = 256
 _MAX_EVENT_BYTES = 1024 * 1024
+_MAX_OPENING_BYTES = 64 * 1024
+"""Largest size of the request that opens a session; the SDK keeps its parameters as long as the session."""
 MAX_SESSIONS = 1_000
 SESSIONS_PER_IDENTITY = 64
 """Largest number of open sessions of one identity."""
 STREAMS_PER_IDENTITY = 2 * SESSIONS_PER_IDENTITY
 """Largest number of open streams of one identity: one of each session, and streams of calls that are resumed."""
+LARGE_BYTES_PER_IDENTITY = 64 * 1024 * 1024
+"""Largest total size of the sessions of one identity that keep more than `_MAX_EVENT_BYTES` each.
+
+The SDK keeps the last message of each session in both directions.
+"""
 SESSION_SECONDS = 30 * 60.0
 RETRY_MS = 500
 
 
 class SessionEvents(EventStore):
-    """The latest events of a session's streams, for clients that reconnect. The oldest are dropped first."""
+    """The latest events of a session's streams, for clients that reconnect. The oldest are dropped first.
 
-    def __init__(self) -> None:
+    The last one is kept even if it is large. `grown` is called for a large event.
+    """
+
+    def __init__(self, grown: Callable[[], None]) -> None:
+        self.bytes = 0
+        self._grown = grown
         self._token = os.urandom(8).hex()
         self._events: deque[tuple[int, str, JSONRPCMessage | None, int]] = deque()
         self._count = 0
-        self._bytes = 0
 
     async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
         """Store an event and return its id."""
         self._count += 1
         size = 0 if message is None else len(message.model_dump_json(by_alias=True, exclude_unset=True))
         self._events.append((self._count, stream_id, message, size))
-        self._bytes += size
-        while len(self._events) > 1 and (len(self._events) > _MAX_EVENTS or self._bytes > _MAX_EVENT_BYTES):
-            self._bytes -= self._events.popleft()[3]
+        self.bytes += size
+        while len(self._events) > 1 and (len(self._events) > _MAX_EVENTS or self.bytes > _MAX_EVENT_BYTES):
+            self.bytes -= self._events.popleft()[3]
+        if self.bytes > _MAX_EVENT_BYTES:
+            self._grown()
         return f"{self._token}-{self._count}"
 
     async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
@@ -66,12 +84,31 @@ class SessionEvents(EventStore):
         return stream
 
 
+class _Session(msgspec.Struct, eq=False):
+    """What is known of a session."""
+
+    owner: str
+    """The caller to whose limits the session counts (`Caller.key`)."""
+    events: SessionEvents
+    received: int = 0
+    """Size of the last message of the client."""
+
+    @property
+    def bytes(self) -> int:
+        """Size of the messages that are kept."""
+        return self.events.bytes + self.received
+
+
+_opening: ContextVar[SessionEvents] = ContextVar("opening")
+"""The events of the session that the current request opens."""
+
+
 class _Manager(StreamableHTTPSessionManager):
     """A session manager with an event store per session, because stream ids are unique only within a session."""
 
     @property
     def event_store(self) -> EventStore | None:
-        return SessionEvents()
+        return _opening.get()
 
     @event_store.setter
     def event_store(self, value: EventStore | None) -> None: ...
@@ -89,10 +126,11 @@ class SDKSessions:
             max_request_body_size=max_body,
             max_sessions=MAX_SESSIONS,
         )
-        self._sessions: dict[str, str] = {}
-        """The owner of each session."""
+        self._sessions: dict[str, _Session] = {}
+        """The open sessions by id, the least recently used first."""
         self._opening: Counter[str] = Counter()
         """The requests of each caller that open a session."""
+        self._ending: set[asyncio.Task[None]] = set()
         self._streams = ConcurrencyLimits(STREAMS_PER_IDENTITY, "streams")
         self._started = asyncio.Event()
         self._stop = asyncio.Event()
@@ -108,8 +146,8 @@ class SDKSessions:
             finally:
                 self._sdk.changes.stop()
 
-    async def handle(self, scope: Any, receive: Any, send: Any, caller: Caller) -> None:
-        """Serve a request. The SDK refuses a session of another identity."""
+    async def handle(self, scope: Any, receive: Any, send: Any, caller: Caller, size: int) -> None:
+        """Serve a request with a body of `size` bytes. The SDK refuses a session of another identity."""
         await self._started.wait()
         scope = {**scope, CALLER: caller}
         identity = caller.identity
@@ -119,10 +157,15 @@ class SDKSessions:
             scope.pop("user", None)
         if scope["method"] == "GET":
             await self._stream(scope, receive, send, caller.key)
-        elif any(name == b"mcp-session-id" for name, _ in scope["headers"]) or _is_modern(scope):
+        elif _is_modern(scope):
             await self._manager.handle_request(scope, receive, send)
+        elif (session_id := _session_id(scope)) is not None:
+            self._receive(session_id, caller.key, size)
+            await self._manager.handle_request(scope, receive, send)
+        elif size > _MAX_OPENING_BYTES:
+            await _refuse(send, 413, b"The request that opens a session has at most %d bytes" % _MAX_OPENING_BYTES)
         elif self._count(caller.key) + self._opening[caller.key] >= SESSIONS_PER_IDENTITY:
-            await _refuse(send, b"Too many open sessions")
+            await _refuse(send, 429, b"Too many open sessions")
         else:
             await self._open(scope, receive, send, caller.key)
 
@@ -131,7 +174,7 @@ class SDKSessions:
         try:
             self._streams.acquire(key)
         except CallError:
-            await _refuse(send, b"Too many open streams")
+            await _refuse(send, 429, b"Too many open streams")
             return
         try:
             await self._manager.handle_request(scope, receive, send)
@@ -141,8 +184,10 @@ class SDKSessions:
     async def _open(self, scope: Any, receive: Any, send: Any, key: str) -> None:
         """Serve a request that opens a session."""
         self._opening[key] += 1
+        events = SessionEvents(lambda: self._limit_large(key, events))
+        _opening.set(events)
         try:
-            await self._manager.handle_request(scope, receive, self._record_session(key, send))
+            await self._manager.handle_request(scope, receive, self._record_session(_Session(key, events), send))
         finally:
             self._opening[key] -= 1
             if not self._opening[key]:
@@ -150,16 +195,49 @@ class SDKSessions:
 
     def _count(self, key: str) -> int:
         """Return the number of open sessions of a caller."""
-        open_sessions = self._manager._server_instances  # the SDK does not report ended sessions
-        self._sessions = {each: whose for each, whose in self._sessions.items() if each in open_sessions}
-        return sum(whose == key for whose in self._sessions.values())
+        self._forget_ended()
+        return sum(session.owner == key for session in self._sessions.values())
 
-    def _record_session(self, key: str, send: Any) -> Any:
+    def _forget_ended(self) -> None:
+        open_sessions = self._manager._server_instances  # the SDK does not report ended sessions
+        self._sessions = {each: session for each, session in self._sessions.items() if each in open_sessions}
+
+    def _receive(self, session_id: str, key: str, size: int) -> None:
+        """Note the size of a message of a session, which the SDK refuses if the session has another identity."""
+        session = self._sessions.get(session_id)
+        if session is None or not (session.owner == key or session.owner[:2] == key[:2] == "a:"):
+            return
+        del self._sessions[session_id]
+        self._sessions[session_id] = session
+        session.received = size
+        if size > _MAX_EVENT_BYTES:
+            self._limit_large(session.owner, session.events)
+
+    def _limit_large(self, key: str, current: SessionEvents) -> None:
+        """End the least recently used of the sessions of a caller that keep large messages, if they keep too much."""
+        self._forget_ended()
+        large = [
+            (session_id, session)
+            for session_id, session in self._sessions.items()
+            if session.owner == key and session.bytes > _MAX_EVENT_BYTES and session.events is not current
+        ]
+        excess = sum(session.bytes for _, session in large) - LARGE_BYTES_PER_IDENTITY
+        for session_id, session in large:
+            if excess <= 0:
+                return
+            excess -= session.bytes
+            _log.warning("an MCP session of %r was ended: the sessions of this caller keep too large messages", key)
+            del self._sessions[session_id]
+            ending = asyncio.create_task(self._manager._server_instances[session_id].terminate())
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
+
+    def _record_session(self, session: _Session, send: Any) -> Any:
         async def send_recorded(event: Any) -> None:
             if event["type"] == "http.response.start":
                 for name, value in event["headers"]:
                     if name.lower() == b"mcp-session-id":
-                        self._sessions[value.decode("latin-1")] = key
+                        self._sessions[value.decode("latin-1")] = session
             await send(event)
 
         return send_recorded
@@ -176,6 +254,11 @@ def _is_modern(scope: Any) -> bool:
     return version is not None and version.decode("latin-1") not in HANDSHAKE_PROTOCOL_VERSIONS
 
 
-async def _refuse(send: Any, message: bytes) -> None:
+def _session_id(scope: Any) -> str | None:
+    """Return the session that a request names."""
+    return next((value.decode("latin-1") for name, value in scope["headers"] if name == b"mcp-session-id"), None)
+
+
+async def _refuse(send: Any, status: int, message: bytes) -> None:
     body = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"%b"}}' % message
-    await Response(429, [JSON_TYPE], body).send(send)
+    await Response(status, [JSON_TYPE], body).send(send)
