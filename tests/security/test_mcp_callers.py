@@ -130,7 +130,7 @@ async def test_sessions_of_one_caller_leave_room_for_others() -> None:
 
 async def test_a_request_that_opens_a_session_is_small() -> None:
     async with serve_endpoint(OperationRegistry(OPERATIONS)) as (url, _), httpx2.AsyncClient(timeout=60) as client:
-        more = {"experimental": {f"e{number}": {} for number in range(10_000)}}
+        more: dict[str, Any] = {"experimental": {f"e{number}": {} for number in range(10_000)}}
         about = {"protocolVersion": "2025-11-25", "capabilities": more, "clientInfo": {"name": "t", "version": "1"}}
         body = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": about}
         refused = await client.post(url, json=body, headers=legacy_session(url).headers)

@@ -216,7 +216,7 @@ async def test_bodies_over_http(kind: str) -> None:
 
 @pytest.mark.parametrize("meta", [{}, SDK_ONLY], ids=["fast", "sdk"])
 async def test_messages_over_mcp(meta: Any) -> None:
-    async with serve_endpoint(REGISTRY, max_values=20_000) as (url, _):
+    async with serve_endpoint(REGISTRY, limits=Limits(values=20_000)) as (url, _):
         sent = message("tools/call", {"name": "shop.count", "arguments": {"values": [[]] * 30_000}}, meta=meta)
         status, answer = await post(url, sent)
         assert status == 413
