@@ -705,3 +705,10 @@ async def test_a_changed_list_of_tools_reaches_the_hub(field: Field) -> None:
         await registry.execute("s.shrink")
         await until(lambda: "s.grown" not in field.hub.operations)
         await handler.close()
+
+
+def test_the_tokens_of_a_hub_are_checked_when_it_is_made() -> None:
+    with pytest.raises(TypeError, match=r"invalid authenticator of type dict.*StaticTokens"):
+        Hub({"token": Principal(Identity("ada"))})  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"invalid principal of type Identity: expected Principal\(Identity"):
+        StaticTokens({"token": Identity("ada")})  # type: ignore[dict-item]

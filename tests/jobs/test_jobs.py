@@ -351,3 +351,9 @@ async def test_one_identity_keeps_a_limited_number_and_size_in_memory() -> None:
         assert error.details["reason"] == "TOO_MANY_JOBS"
         assert error.message == "too many jobs: this identity has 100,000 bytes of inputs and outcomes of jobs already"
         assert await bob.submit("work.wait_for_it", {"text": "b"})
+
+
+def test_limits_are_settings_or_a_mapping_of_their_fields() -> None:
+    assert Jobs(OperationRegistry(), limits={"keep_seconds": 60.0}).keep_seconds == 60.0
+    with pytest.raises(CallError, match=r"limits: unknown key 'keep': expected one of .*keep_seconds"):
+        Jobs(OperationRegistry(), limits={"keep": 60.0})

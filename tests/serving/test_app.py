@@ -312,3 +312,12 @@ async def test_a_payload_cannot_name_its_caller(shop: Shop) -> None:
     )
     assert answer.json["id"] == "reader"
     assert answer.json["request"] != "forged"
+
+
+def test_authenticators_and_limits_are_checked_when_the_application_is_made() -> None:
+    registry = OperationRegistry()
+    with pytest.raises(TypeError, match=r"invalid authenticator of type dict.*StaticTokens"):
+        app(registry, authenticator={"token": Principal(Identity("ada"))})  # type: ignore[arg-type]
+    with pytest.raises(CallError, match=r"limits: unknown key 'concurency': expected one of .*concurrency"):
+        app(registry, limits={"concurency": 4})
+    assert app(registry, limits={"concurrency": 4}).settings.limits == Limits(concurrency=4)

@@ -22,6 +22,7 @@ from operations.exports.sandbox_script import SandboxScript, ScriptCalls, Script
 from operations.exports.search_tools import SearchTools, compact_listing
 from operations.exports.tools import ModelTool, ToolSet
 from operations.interceptors.approval import needs_consent
+from operations.settings import read_settings
 
 try:
     import pydantic_monty as monty
@@ -51,12 +52,12 @@ class CodeTool(FixedTools):
         self,
         tools: ToolSet,
         *,
-        limits: CodeLimits | None = None,
+        limits: CodeLimits | Mapping[str, Any] | None = None,
         processes: int = 4,
         sandboxes: SandboxPool | None = None,
     ) -> None:
         self.tools = tools
-        self.limits = limits or CodeLimits()
+        self.limits = read_settings({} if limits is None else limits, CodeLimits, "limits")
         self._search = SearchTools(tools)
         self._sandboxes = sandboxes or SandboxPool(processes)
         self._owns_sandboxes = sandboxes is None

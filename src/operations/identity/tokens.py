@@ -85,13 +85,23 @@ AnyAuthenticator = Authenticator | AsyncAuthenticator
 """An authenticator for a registry that is served over HTTP. A hub with its own port accepts only `Authenticator`."""
 
 
+def check_authenticator(authenticator: object) -> None:
+    """Raise TypeError for an object without the method `authenticate`, such as a mapping of tokens."""
+    if not callable(getattr(authenticator, "authenticate", None)):
+        message = f"invalid authenticator of type {type(authenticator).__name__}: expected an object with the method"
+        raise TypeError(f"{message} authenticate(token), such as StaticTokens({{token: Principal(…)}})")
+
+
 class StaticTokens:
     """A fixed set of tokens: `{"token": Principal(…)}`."""
 
     def __init__(self, principals: Mapping[str, Principal]) -> None:
-        for token in principals:
+        for token, principal in principals.items():
             if not _is_token(token):
                 raise ValueError("invalid token: expected printable ASCII without leading or trailing spaces")
+            if not isinstance(principal, Principal):
+                kind = type(principal).__name__
+                raise TypeError(f"invalid principal of type {kind}: expected Principal(Identity(…)) for each token")
         self._principals = dict(principals)
 
     def authenticate(self, token: str | None) -> Principal:

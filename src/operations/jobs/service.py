@@ -19,6 +19,7 @@ from operations.jobs.store import JobStore, Submission
 from operations.pubsub import Transport
 from operations.pubsub.limits import check_seconds
 from operations.registry import OperationRegistry
+from operations.settings import read_settings
 from operations.spec import Operation
 from operations.telemetry.tracing import with_trace
 
@@ -40,8 +41,10 @@ class Jobs:
     `jobs.of(identity)`, which has only the jobs that this identity may use.
     """
 
-    def __init__(self, place: OperationRegistry | Transport, *, limits: JobLimits | None = None) -> None:
-        limits = limits or JobLimits()
+    def __init__(
+        self, place: OperationRegistry | Transport, *, limits: JobLimits | Mapping[str, Any] | None = None
+    ) -> None:
+        limits = read_settings({} if limits is None else limits, JobLimits, "limits")
         self._limits = limits
         self._store: JobStore = (
             MemoryJobStore(place, limits) if isinstance(place, OperationRegistry) else DurableJobStore(place, limits)

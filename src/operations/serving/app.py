@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,7 +19,7 @@ from operations.context import new_request_id
 from operations.dispatch import Dispatcher
 from operations.errors import CallError, ErrorCode
 from operations.identity.rate_limits import FailureLimits, RateLimits
-from operations.identity.tokens import AnyAuthenticator
+from operations.identity.tokens import AnyAuthenticator, check_authenticator
 from operations.registry import OperationRegistry
 from operations.serving.admission import Admission, Caller, is_preflight, preflight_response, read_headers, readable_by
 from operations.serving.asgi import JSON_TYPE, Receive, Response, Scope, Send, path_of
@@ -33,6 +33,7 @@ from operations.serving.limits import Limits
 from operations.serving.metrics import METRICS_PATH, MetricsEndpoint
 from operations.serving.refusals import RefusedError
 from operations.serving.settings import MCP_PATH, METADATA_PATH, AppSettings
+from operations.settings import read_settings
 from operations.telemetry.health import PROBE_TYPE, answer_probe
 from operations.telemetry.metrics import CallMetrics
 
@@ -282,7 +283,7 @@ def app(
     read_only: bool = False,
     mcp: bool = True,
     websocket: bool = True,
-    limits: Limits | None = None,
+    limits: Limits | Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> ServedApp:
     """Return a registry as an ASGI application.
@@ -291,6 +292,8 @@ def app(
     callers are anonymous and may call operations without access requirements. Further settings are the fields of
     `AppSettings`.
     """
+    if authenticator is not None:
+        check_authenticator(authenticator)
     return ServedApp(
         registry,
         AppSettings(
@@ -300,7 +303,7 @@ def app(
             read_only=read_only,
             mcp=mcp,
             websocket=websocket,
-            limits=limits or Limits(),
+            limits=read_settings({} if limits is None else limits, Limits, "limits"),
             **settings,
         ),
     )

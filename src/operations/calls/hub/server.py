@@ -20,7 +20,7 @@ from operations.calls.hub.session import HubConnection, HubSession, TokenConnect
 from operations.context import Identity
 from operations.errors import CallError, ErrorCode
 from operations.identity.grants import CLOSING_SECONDS
-from operations.identity.tokens import Authenticator, Principal
+from operations.identity.tokens import Authenticator, Principal, check_authenticator
 from operations.pubsub import Capabilities, Receive, Stop, Undelivered
 from operations.pubsub.limits import check_counts, check_seconds
 from operations.pubsub.link import MAX_PAYLOAD, SLOW_READER, Callbacks, LargeMessages, Listener, Turn
@@ -61,6 +61,7 @@ class Hub:
         calls_per_caller: int = CALLS_PER_CALLER,
         tls: ssl.SSLContext | None = None,
     ) -> None:
+        check_authenticator(authenticator)
         check_seconds(heartbeat=heartbeat)
         check_counts(max_payload=max_payload, calls_per_caller=calls_per_caller)
         if closing_seconds:

@@ -88,7 +88,7 @@ def _warn_of_strings(operation_id: str, values: Mapping[str, str]) -> None:
     example = next(likely, f"{next(iter(values))}:=21")
     warn(
         f"no worker announces {operation_id}, so the types of its input are unknown: "
-        f"each key=value is sent as a string, and {example} sends JSON"
+        f"each key=value is sent as a string; write {example} to send JSON"
     )
 
 

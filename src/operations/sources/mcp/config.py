@@ -101,8 +101,8 @@ class MCPClientConfig(msgspec.Struct, frozen=True, kw_only=True):
         check_fields(self, "MCPClientConfig")
         check_seconds(self, "MCPClientConfig", "timeout", "connect_timeout")
         if (self.command is None) == (self.url is None):
-            given = "both" if self.command is not None else "neither"
-            message = f"expected either a command (stdio) or a url (streamable HTTP), but {given} is set"
+            given = "not both" if self.command is not None else "but neither is set"
+            message = f"expected either a command (stdio) or a url (streamable HTTP), {given}"
             raise CallError(ErrorCode.VALIDATION_ERROR, message)
         misplaced = self._misplaced()
         if misplaced:
