@@ -79,7 +79,7 @@ def keys(schema: dict[str, Any]) -> set[str]:
 
 def test_the_guide_and_the_schema_have_the_same_keys() -> None:
     pages = GUIDE.read_text() + GUIDE.with_name("interceptors.md").read_text()
-    described = "".join(re.findall(r"^\| key \|.*\n((?:\|.*\n)+)", pages, re.M))
+    described = "".join(re.findall(r"^\| Key \|.*\n((?:\|.*\n)+)", pages, re.M))
     tables = re.findall(r"^\| `(\w+)` \|", described, re.M)
     assert keys(config_schema()) - set(tables) == set()
     assert set(tables) - keys(config_schema()) == set()
