@@ -14,12 +14,11 @@ from typing import Any
 from operations.errors import CallError, ErrorCode
 from operations.exports.arguments import parse_arguments
 from operations.exports.code_limits import RUN, CodeLimits
-from operations.exports.fixed_tools import FixedTools, text_result, tool_definition
 from operations.exports.results import ToolResult, as_text, readable
 from operations.exports.sandbox_modules import SandboxModule, sandbox_modules
 from operations.exports.sandbox_pool import SandboxPool
 from operations.exports.sandbox_script import SandboxScript, ScriptCalls, ScriptStoppedError
-from operations.exports.search_tools import SearchTools, compact_listing
+from operations.exports.search_tools import FixedTools, SearchTools, compact_listing, text_result, tool_definition
 from operations.exports.tools import ModelTool, ToolSet
 from operations.interceptors.approval import needs_consent
 from operations.settings import read_settings

@@ -11,8 +11,7 @@ from pathlib import Path
 import msgspec
 
 from operations.catalogue import attribute_path
-from operations.exports.python_types import doc_line, is_identifier
-from operations.exports.stub_signatures import SignatureWriter, name_operations
+from operations.exports.python_types import SignatureWriter, doc_line, is_identifier, name_operations
 from operations.spec import OperationSpec, OperationType
 
 PACKAGE = "operations_env"

@@ -14,10 +14,8 @@ if TYPE_CHECKING:
     from operations.interceptors.cache import Cache
     from operations.interceptors.call_log import LogCalls
     from operations.interceptors.circuit_breaker import CircuitBreaker
-    from operations.interceptors.concurrency_limit import ConcurrencyLimit
-    from operations.interceptors.rate_limit import RateLimit
+    from operations.interceptors.limits import ConcurrencyLimit, RateLimit, ResponseLimit
     from operations.interceptors.redaction import SECRET_NAMES, Redact
-    from operations.interceptors.response_limit import ResponseLimit
     from operations.interceptors.retry import Retry
 
 __all__ = [
@@ -52,10 +50,8 @@ _HOMES = {
     "cache": ("Cache",),
     "call_log": ("LogCalls",),
     "circuit_breaker": ("CircuitBreaker",),
-    "concurrency_limit": ("ConcurrencyLimit",),
-    "rate_limit": ("RateLimit",),
+    "limits": ("ConcurrencyLimit", "RateLimit", "ResponseLimit"),
     "redaction": ("SECRET_NAMES", "Redact"),
-    "response_limit": ("ResponseLimit",),
     "retry": ("Retry",),
 }
 

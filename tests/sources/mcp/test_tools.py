@@ -16,7 +16,6 @@ from operations.sources.mcp import MCPClientConfig, is_progress
 from operations.sources.mcp.calls import as_json, request_meta
 from operations.sources.mcp.config import namespace_of
 from operations.sources.mcp.limits import MAX_PAGES, list_all
-from operations.sources.mcp.progress import progress_envelope
 from operations.sources.mcp.protocol import (
     RequestFailedError,
     RequestLostError,
@@ -24,7 +23,7 @@ from operations.sources.mcp.protocol import (
     call_error,
     explain,
 )
-from operations.sources.mcp.tools import assign_names, is_tool_data, tool_envelope
+from operations.sources.mcp.tools import assign_names, is_tool_data, progress_envelope, tool_envelope
 from operations.spec import NAME_PATTERN, NAMESPACE_PATTERN
 
 NUMBER = from_schema({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]})

@@ -1,4 +1,4 @@
-"""Streamable HTTP transport: the SDK's transport with an HTTP client of this library.
+"""HTTP transports: streamable HTTP and HTTP+SSE. They are the SDK's transports with an HTTP client of this library.
 
 With the HTTP client of the SDK, a refused connection or a failed authorisation ends the whole session, and the size of
 bodies is not limited. `ErrorReportingClient` limits the size, and returns a JSON-RPC error as the response to a request
@@ -15,6 +15,7 @@ from typing import Any
 import httpx2
 import msgspec
 from mcp.client.auth import OAuthFlowError
+from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, PARSE_ERROR, jsonrpc_message_adapter
 from pydantic import ValidationError
@@ -25,6 +26,7 @@ from operations.sources.mcp.config import MCPClientConfig
 from operations.sources.mcp.limits import without_deep_tools
 from operations.sources.mcp.oauth import oauth_provider
 from operations.sources.mcp.protocol import RequestFailedError, RequestLostError, explain
+from operations.sources.mcp.server_messages import substitute
 
 LOST = "operations/lost"
 """Field in the `data` of the JSON-RPC errors that `ErrorReportingClient` generates for lost requests."""
@@ -318,3 +320,53 @@ def _error_response(request: httpx2.Request, status: int, code: int, message: st
     body = {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": message, "data": data}}
     headers = {"content-type": "application/json"}
     return httpx2.Response(status, headers=headers, content=msgspec.json.encode(body), request=request)
+
+
+MAX_EVENT_BYTES = 1024 * 1024
+"""Maximum size of an event; the SDK's limit."""
+
+
+@contextlib.asynccontextmanager
+async def sse_transport(config: MCPClientConfig, on_ended: Callable[[], None]) -> AsyncIterator[tuple[Any, Any]]:
+    """Open the streams of a session over HTTP+SSE, for servers that do not have streamable HTTP yet.
+
+    The SDK's transport only logs a POST that fails, and the caller waits until the time limit. Here a failed POST ends
+    the session, so that the request fails and the next call opens another session. If a server names no endpoint, or an
+    endpoint at another origin, connecting fails after `connect_timeout`.
+    """
+    assert config.url is not None
+    provider = None if config.oauth is None else oauth_provider(config.url, config.oauth)
+
+    def make_client(
+        headers: dict[str, str] | None = None, timeout: httpx2.Timeout | None = None, auth: httpx2.Auth | None = None
+    ) -> httpx2.AsyncClient:
+        return _SSEClient(config, on_ended, auth=provider)  # with the config's headers and time limits
+
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            async with asyncio.timeout(config.connect_timeout):
+                opened = sse_client(config.url, httpx_client_factory=make_client)
+                streams = await stack.enter_async_context(opened)
+        except TimeoutError:
+            reason = f"the server named no endpoint at its own origin within {config.connect_timeout:g} s"
+            raise TimeoutError(reason) from None
+        yield streams
+
+
+class _SSEClient(ErrorReportingClient):
+    """An HTTP client that ends the session if a POST fails. Bodies are limited; the event stream has no idle limit."""
+
+    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        """Send a request; end the session if it fails."""
+        if request.method == "GET":
+            request.extensions["timeout"] = {**request.extensions.get("timeout", {}), "read": None}
+        try:
+            response = await httpx2.AsyncClient.send(self, request, **options)
+        except BaseException:
+            self._on_expired()
+            raise
+        if request.method == "POST" and response.status_code >= 400:
+            self._on_expired()
+        if request.method == "GET" and is_event_stream(response):
+            return with_events(response, MAX_EVENT_BYTES, lambda message: substitute(message) or message)
+        return response

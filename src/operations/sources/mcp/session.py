@@ -21,7 +21,7 @@ from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp_types.version import LATEST_MODERN_VERSION, MODERN_PROTOCOL_VERSIONS
 
 from operations.sources.mcp.config import MCPClientConfig
-from operations.sources.mcp.http import actual_failure, http_transport
+from operations.sources.mcp.http import actual_failure, http_transport, sse_transport
 from operations.sources.mcp.negotiation import client_info, negotiate
 from operations.sources.mcp.protocol import (
     MCPServerInfo,
@@ -38,7 +38,6 @@ from operations.sources.mcp.server_messages import (
     ServerRequests,
     dump_model,
 )
-from operations.sources.mcp.sse import sse_transport
 from operations.sources.mcp.stdio import stdio_transport
 
 _NAME_PARAMS = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}

@@ -1,4 +1,4 @@
-"""Tools as operations: specs from a server's list, calls, and envelopes from results."""
+"""Tools as operations: specs from a server's list, calls, and envelopes from results and from progress."""
 
 from __future__ import annotations
 
@@ -19,10 +19,25 @@ from operations.errors import CallError, ErrorCode
 from operations.progress import ProgressEvent, ProgressQueue, ProgressReporter
 from operations.schema import UNKNOWN, Policy, Schema, from_schema
 from operations.sources.mcp.calls import MCPRequest
-from operations.sources.mcp.progress import is_progress, progress_envelope
 from operations.sources.mcp.protocol import OnProgress
 from operations.spec import Operation, OperationSpec, OperationType, map_source_name
 from operations.wire import encode_json
+
+EVENT = "operations/event"
+"""The `_meta` key that marks progress events of a subscription; a final result does not have it."""
+
+
+def progress_envelope(event: ProgressEvent) -> ResponseEnvelope[dict[str, Any]]:
+    """Return the envelope of a progress event; `is_progress` distinguishes it from the result."""
+    data = {name: value for name, value in event._asdict().items() if value is not None}
+    return mcp_envelope(data, extensions={EVENT: "progress"})
+
+
+def is_progress(envelope: ResponseEnvelope[Any]) -> bool:
+    """Whether an event of a subscription reports progress; its last event, the result, does not."""
+    meta = envelope.meta
+    return isinstance(meta, MCPResponseMeta) and (meta.extensions or {}).get(EVENT) == "progress"
+
 
 _log = logging.getLogger("operations.mcp")
 

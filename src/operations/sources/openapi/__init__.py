@@ -7,7 +7,7 @@ from operations.sources.openapi.config import (
     HTTPRetry,
     HTTPServiceConfig,
 )
-from operations.sources.openapi.document_types import OpenAPIOperation, OpenAPIParameter, OpenAPISpec
+from operations.sources.openapi.documents import OpenAPIOperation, OpenAPIParameter, OpenAPISpec
 from operations.sources.openapi.load import (
     APIOperations,
     HTTPServices,

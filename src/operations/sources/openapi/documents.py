@@ -1,4 +1,7 @@
-"""OpenAPI documents: lazy decoding, and references to other files."""
+"""OpenAPI documents: their types, lazy decoding, and references to other files.
+
+The types have the properties that the source reads; a document may have others.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,70 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 from urllib.parse import quote, unquote, urldefrag, urljoin, urlsplit
 
 import msgspec
 
 from operations.errors import CallError, ErrorCode
 from operations.sources.openapi.yaml_text import read_yaml, valid_text, with_text_keys
+
+OpenAPIParameter = TypedDict(
+    "OpenAPIParameter",
+    {
+        "$ref": str,
+        "name": str,
+        "in": str,
+        "required": bool,
+        "description": str,
+        "schema": Mapping[str, Any] | bool,
+        "content": Mapping[str, Mapping[str, Any]],
+        "style": str,
+        "explode": bool,
+        "allowReserved": bool,
+        "allowEmptyValue": bool,
+        "deprecated": bool,
+    },
+    total=False,
+)
+"""A parameter of an operation, or a reference to one."""
+
+OpenAPIOperation = TypedDict(
+    "OpenAPIOperation",
+    {
+        "$ref": str,
+        "operationId": str,
+        "summary": str,
+        "description": str,
+        "tags": list[str],
+        "deprecated": bool,
+        "parameters": list[OpenAPIParameter],
+        "requestBody": Mapping[str, Any],
+        "responses": Mapping[str, Mapping[str, Any]],
+        "security": list[Mapping[str, list[str]]],
+        "servers": list[Mapping[str, Any]],
+    },
+    total=False,
+)
+"""The description of one path and method."""
+
+
+class OpenAPISpec(TypedDict, total=False):
+    """An OpenAPI document, for `from_openapi`, which also accepts any mapping.
+
+    In `paths`, the value of each method of a path is an `OpenAPIOperation`.
+    """
+
+    openapi: str
+    swagger: str
+    info: Mapping[str, Any]
+    servers: list[Mapping[str, Any]]
+    paths: Mapping[str, Mapping[str, Any]]
+    webhooks: Mapping[str, Mapping[str, Any]]
+    components: Mapping[str, Any]
+    security: list[Mapping[str, list[str]]]
+    tags: list[Mapping[str, Any]]
+
 
 MAIN = "api:///document"
 """Default address of a document."""

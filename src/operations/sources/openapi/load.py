@@ -21,13 +21,13 @@ from operations.registry import OperationRegistry
 from operations.settings import read_settings
 from operations.sources.openapi.auth import NO_CREDENTIALS, CredentialSource, RequestCredentials
 from operations.sources.openapi.config import HTTPServiceConfig
-from operations.sources.openapi.document_types import OpenAPISpec
 from operations.sources.openapi.documents import (
     MAIN,
     DanglingReferenceError,
     DocNode,
     Documents,
     LazyObject,
+    OpenAPISpec,
     as_utf8,
     read_document,
     read_referenced_files,

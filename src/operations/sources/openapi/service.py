@@ -18,10 +18,16 @@ from operations.errors import CallError, ErrorCode
 from operations.http import ClientOptions, HTTPClient, HTTPResponse, default_client, read_body
 from operations.sources.openapi import swagger2
 from operations.sources.openapi.auth import NO_CREDENTIALS, CredentialSource, RequestCredentials
-from operations.sources.openapi.caching import CONDITIONS, CachedResponse, ValidatorCache
 from operations.sources.openapi.config import NO_OPTIONS, HTTPCallOptions, HTTPServiceConfig
 from operations.sources.openapi.documents import Documents
-from operations.sources.openapi.exchange import Exchange, OpenResponse, OutgoingRequest
+from operations.sources.openapi.exchange import (
+    CONDITIONS,
+    CachedResponse,
+    Exchange,
+    OpenResponse,
+    OutgoingRequest,
+    ValidatorCache,
+)
 from operations.sources.openapi.media import EVENT_STREAM, is_stream
 from operations.sources.openapi.origins import CredentialOrigins, is_same_origin, origin
 from operations.sources.openapi.requests import PreparedRequest, RequestBuilder, base_url, untrusted_server_error
