@@ -43,7 +43,7 @@ from operations.calls.hub.router import Router
 from operations.calls.hub.session import HubSession
 from operations.context import Identity
 from operations.identity import Principal
-from operations.pubsub import Arrival, Capabilities
+from operations.pubsub import Arrival, Capabilities, connect
 from operations.pubsub.memory import MemoryTransport
 from operations.testing import error_of, stub_operation
 from tests.contracts.operations_under_test import Sleeper, Ticker, add, count
@@ -834,3 +834,9 @@ async def test_a_worker_cannot_use_its_own_rights_within_a_request() -> None:
         error = await error_of(pending.call("as.worker"))
     assert error.code is ErrorCode.VALIDATION_ERROR
     assert "outside any request" in error.message
+
+
+def test_what_is_not_an_open_transport_is_refused() -> None:
+    for value in ("redis://127.0.0.1", connect("memory:"), OperationRegistry()):
+        with pytest.raises(TypeError, match=r"invalid transport of type \w+: expected an open transport, such as"):
+            PendingRequestMap(value)  # type: ignore[arg-type]

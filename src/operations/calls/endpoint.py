@@ -479,6 +479,9 @@ def endpoint_of(transport: Transport) -> Endpoint:
     The transport's `attachment` is a list of endpoints: that of the transport itself, and those of its wrappers, such
     as a SignedTransport. All of them share one inbox.
     """
+    if not hasattr(transport, "attachment"):
+        message = f"invalid transport of type {type(transport).__name__}: expected an open transport"
+        raise TypeError(f"{message}, such as that of `async with connect(url) as transport`")
     if not isinstance(transport.attachment, list):
         transport.attachment = []
     ends: list[Endpoint] = transport.attachment
