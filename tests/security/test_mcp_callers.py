@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 from typing import Any
 
@@ -142,6 +143,12 @@ async def take(blob: str = "", size: int = 0) -> str:
     return "x" * size
 
 
+def _count_sessions() -> int:
+    """Return the number of sessions whose messages are in memory."""
+    gc.collect()
+    return sum(isinstance(each, http.SessionEvents) for each in gc.get_objects())
+
+
 @pytest.mark.parametrize("arguments", [{"blob": "x" * 1_200_000}, {"size": 600_000}])
 async def test_large_messages_that_sessions_keep_are_bounded(
     monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any]
@@ -156,6 +163,7 @@ async def test_large_messages_that_sessions_keep_are_bounded(
         for each in large:
             assert "result" in await each("tools/call", {"name": "blob.take", "arguments": arguments})
         statuses = [await each("ping") for each in (small, *large, other)]
+        await until(lambda: _count_sessions() == 5)
     # A session that keeps little stays open, although it was used less recently.
     assert [each == 404 for each in statuses] == [False, True, True, False, False, False, False]
 

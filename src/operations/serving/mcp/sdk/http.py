@@ -7,7 +7,6 @@ import logging
 import os
 from collections import Counter, deque
 from collections.abc import Callable
-from contextvars import ContextVar
 from typing import Any
 
 import msgspec
@@ -50,7 +49,7 @@ class SessionEvents(EventStore):
     The last one is kept even if it is large. `grown` is called for a large event.
     """
 
-    def __init__(self, grown: Callable[[], None]) -> None:
+    def __init__(self, grown: Callable[[SessionEvents], None]) -> None:
         self.bytes = 0
         self._grown = grown
         self._token = os.urandom(8).hex()
@@ -66,7 +65,7 @@ class SessionEvents(EventStore):
         while len(self._events) > 1 and (len(self._events) > _MAX_EVENTS or self.bytes > _MAX_EVENT_BYTES):
             self.bytes -= self._events.popleft()[3]
         if self.bytes > _MAX_EVENT_BYTES:
-            self._grown()
+            self._grown(self)
         return f"{self._token}-{self._count}"
 
     async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
@@ -99,16 +98,15 @@ class _Session(msgspec.Struct, eq=False):
         return self.events.bytes + self.received
 
 
-_opening: ContextVar[SessionEvents] = ContextVar("opening")
-"""The events of the session that the current request opens."""
-
-
 class _Manager(StreamableHTTPSessionManager):
     """A session manager with an event store per session, because stream ids are unique only within a session."""
 
+    grown: Callable[[SessionEvents], None]
+    """Called for each large event."""
+
     @property
     def event_store(self) -> EventStore | None:
-        return _opening.get()
+        return SessionEvents(self.grown)
 
     @event_store.setter
     def event_store(self, value: EventStore | None) -> None: ...
@@ -126,6 +124,7 @@ class SDKSessions:
             max_request_body_size=max_body,
             max_sessions=MAX_SESSIONS,
         )
+        self._manager.grown = self._limit_large
         self._sessions: dict[str, _Session] = {}
         """The open sessions by id, the least recently used first."""
         self._opening: Counter[str] = Counter()
@@ -184,10 +183,8 @@ class SDKSessions:
     async def _open(self, scope: Any, receive: Any, send: Any, key: str) -> None:
         """Serve a request that opens a session."""
         self._opening[key] += 1
-        events = SessionEvents(lambda: self._limit_large(key, events))
-        _opening.set(events)
         try:
-            await self._manager.handle_request(scope, receive, self._record_session(_Session(key, events), send))
+            await self._manager.handle_request(scope, receive, self._record_session(key, send))
         finally:
             self._opening[key] -= 1
             if not self._opening[key]:
@@ -211,33 +208,40 @@ class SDKSessions:
         self._sessions[session_id] = session
         session.received = size
         if size > _MAX_EVENT_BYTES:
-            self._limit_large(session.owner, session.events)
+            self._limit_large(session.events)
 
-    def _limit_large(self, key: str, current: SessionEvents) -> None:
-        """End the least recently used of the sessions of a caller that keep large messages, if they keep too much."""
+    def _limit_large(self, events: SessionEvents) -> None:
+        """End the least recently used of the caller's other sessions that keep large messages, if they keep too much.
+
+        The session of `events` has just received or sent a large message.
+        """
         self._forget_ended()
+        owner = next((session.owner for session in self._sessions.values() if session.events is events), None)
         large = [
             (session_id, session)
             for session_id, session in self._sessions.items()
-            if session.owner == key and session.bytes > _MAX_EVENT_BYTES and session.events is not current
+            if session.owner == owner and session.bytes > _MAX_EVENT_BYTES and session.events is not events
         ]
         excess = sum(session.bytes for _, session in large) - LARGE_BYTES_PER_IDENTITY
         for session_id, session in large:
             if excess <= 0:
                 return
             excess -= session.bytes
-            _log.warning("an MCP session of %r was ended: the sessions of this caller keep too large messages", key)
+            _log.warning("an MCP session of %r was ended: the sessions of this caller keep too large messages", owner)
             del self._sessions[session_id]
             ending = asyncio.create_task(self._manager._server_instances[session_id].terminate())
             self._ending.add(ending)
             ending.add_done_callback(self._ending.discard)
 
-    def _record_session(self, session: _Session, send: Any) -> Any:
+    def _record_session(self, key: str, send: Any) -> Any:
         async def send_recorded(event: Any) -> None:
             if event["type"] == "http.response.start":
                 for name, value in event["headers"]:
                     if name.lower() == b"mcp-session-id":
-                        self._sessions[value.decode("latin-1")] = session
+                        session_id = value.decode("latin-1")
+                        transport: Any = self._manager._server_instances.get(session_id)
+                        if transport is not None:
+                            self._sessions[session_id] = _Session(key, transport._event_store)
             await send(event)
 
         return send_recorded
