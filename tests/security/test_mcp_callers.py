@@ -12,7 +12,8 @@ import httpx2
 import pytest
 
 from operations import AccessControl, OperationRegistry, operation
-from operations.serving.mcp.resources import resource
+from operations.serving.limits import Limits
+from operations.serving.mcp.resources import prompt, resource
 from operations.serving.mcp.sdk import http
 from tests.serving.mcp.examples import ELICITS, OPERATIONS, ask_over, legacy_session
 from tests.serving.mcp.served_endpoint import serve_endpoint
@@ -168,6 +169,34 @@ async def test_large_messages_that_sessions_keep_are_bounded(
     assert [each == 404 for each in statuses] == [False, True, True, False, False, False, False]
 
 
+@resource("blob://large", id="blob.large")
+async def large() -> str:
+    return "x" * 100_000
+
+
+@prompt("large", id="blob.prompt")
+async def large_prompt() -> str:
+    return "x" * 100_000
+
+
+async def test_results_are_no_larger_than_a_response_may_be() -> None:
+    limits = Limits(response_bytes=100_000)
+    reason = "the result has 100,"
+    async with (
+        serve_endpoint(OperationRegistry([take, large, large_prompt]), limits=limits) as (url, _),
+        legacy_session(url) as session,
+    ):
+        for size, is_error in ((10_000, False), (50_000, True)):  # the result contains the text twice
+            call = {"name": "blob.take", "arguments": {"size": size}}
+            answers = [(await post(url, message("tools/call", call, meta=meta)))[1] for meta in ({}, SDK_ONLY)]
+            for answer in (*answers, await session("tools/call", call)):
+                assert answer["result"]["isError"] is is_error
+                assert (reason in answer["result"]["content"][0]["text"]) is is_error
+        for method, params in (("resources/read", {"uri": "blob://large"}), ("prompts/get", {"name": "large"})):
+            for answer in ((await post(url, message(method, params)))[1], await session(method, params)):
+                assert reason in answer["error"]["message"]
+
+
 async def test_subscriptions_of_one_caller_are_bounded() -> None:
     sent = message("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
     more = {**headers(sent), "x-caller": "eve"}
@@ -268,6 +297,10 @@ async def test_the_resources_that_one_session_subscribes_to_are_bounded() -> Non
     async with serve_endpoint(OperationRegistry(OPERATIONS)) as (url, _):
         async with legacy_session(url) as session:
             assert "error" in await session("resources/subscribe", {"uri": "x://" + "u" * 10_000})
+            uris = [f"x://{number}" + "u" * 8_000 for number in range(33)]
+            answers = [await session("resources/subscribe", {"uri": each}) for each in uris]
+            assert ["error" in each for each in answers] == [False] * 32 + [True]
+            assert "262144 characters in total" in answers[-1]["error"]["message"]
         for uris in (["x://" + "u" * 10_000], [f"x://{number}" for number in range(1_001)]):
             sent = message("subscriptions/listen", {"notifications": {"resourceSubscriptions": uris}})
             assert (await post(url, sent))[1]["error"]["code"] == -32602

@@ -13,7 +13,7 @@ import msgspec
 from operations.envelope import LocalResponseMeta, ResponseEnvelope
 from operations.errors import CallError
 from operations.serving.admission import Caller
-from operations.serving.mcp.calls import ProtocolError, RequestInfo, make_result, unknown_tool
+from operations.serving.mcp.calls import INTERNAL_ERROR, ProtocolError, RequestInfo, make_result, unknown_tool
 from operations.serving.mcp.results import error_result
 from operations.serving.mcp.server import (
     CAPABILITIES_KEY,
@@ -96,12 +96,16 @@ async def answer(mcp_server: MCPServer, message: Message, caller: Caller, tool: 
                 body = await _call_directly(mcp_server, tool, params.arguments or {}, caller, meta)
             else:
                 body = await _call(mcp_server, params, caller)
+            if (too_large := mcp_server.check_size(params.name, body)) is not None:
+                body = mcp_server.encode(error_result(too_large, params.name))
         elif message.method == LIST:
             body = await mcp_server.list_tools(caller.identity, params.cursor, params.meta, modern=True)
         elif message.method == DISCOVER:
             body = mcp_server.discovered
         else:
             body = await _serve_task(mcp_server, message, caller)
+            if (too_large := mcp_server.check_size(params.task_id, body)) is not None:
+                raise ProtocolError(INTERNAL_ERROR, too_large.message)
     except ProtocolError as error:
         data = {} if error.data is None else {"data": error.data}
         body = _encode({"code": error.code, "message": error.message, **data})

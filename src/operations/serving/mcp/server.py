@@ -9,7 +9,9 @@ import msgspec
 
 from operations.context import Identity
 from operations.dispatch import Dispatcher
+from operations.errors import CallError
 from operations.exports.code_limits import RUN, CodeLimits
+from operations.failures import too_large
 from operations.jobs import Jobs
 from operations.serving.audit import AuditWriter
 from operations.serving.exposure import Exposure
@@ -128,6 +130,11 @@ class MCPServer:
         if page is None:
             raise ProtocolError(INVALID_PARAMS, "Invalid cursor")
         return page
+
+    def check_size(self, name: str, result: bytes) -> CallError | None:
+        """Return the error for a result that is larger than a response may be; None for any other."""
+        limit = self.limits.response_bytes
+        return too_large(name, "result", len(result), limit, "yes") if len(result) > limit else None
 
     def _discover(self) -> bytes:
         result: dict[str, Any] = {

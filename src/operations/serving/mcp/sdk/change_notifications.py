@@ -27,6 +27,8 @@ from operations.serving.mcp.server import LOG_LEVEL_KEY, MCPServer
 
 LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 _MAX_WATCHED = 1_000
+_MAX_WATCHED_LENGTH = 256 * 1024
+"""Largest total number of characters of the URIs that one session or subscription watches."""
 _SEND_SECONDS = 5.0
 _DELAY_SECONDS = 0.02
 """Changes within this time cause only one notification, because a source registers many operations at a time."""
@@ -102,10 +104,9 @@ class ChangeNotifications:
 
     def watch(self, context: ServerRequestContext[Any, Any], uri: str, identity: Identity | None) -> None:
         """Subscribe the connection of a request to a resource."""
-        check_uris([uri])
         watched = self.settings(context).watched
-        if uri in watched or len(watched) < _MAX_WATCHED:
-            watched[uri] = identity
+        check_uris([*{*watched, uri}])
+        watched[uri] = identity
 
     def wants_log(self, context: ServerRequestContext[Any, Any], level: str) -> bool:
         """Whether a request's client requested log messages of a level."""
@@ -162,7 +163,11 @@ class ChangeNotifications:
 
 
 def check_uris(uris: Sequence[str]) -> None:
-    """Refuse a subscription to too many resources, or to one with a long URI."""
-    if len(uris) > _MAX_WATCHED or any(len(uri) > MAX_URI_LENGTH for uri in uris):
-        message = f"expected at most {_MAX_WATCHED} URIs of at most {MAX_URI_LENGTH} characters"
+    """Refuse a subscription to too many resources, or to resources with long URIs."""
+    length = sum(map(len, uris))
+    if len(uris) > _MAX_WATCHED or length > _MAX_WATCHED_LENGTH or any(len(uri) > MAX_URI_LENGTH for uri in uris):
+        message = (
+            f"too many subscriptions: expected at most {_MAX_WATCHED} URIs "
+            f"of at most {MAX_URI_LENGTH} characters, and of {_MAX_WATCHED_LENGTH} characters in total"
+        )
         raise ProtocolError(INVALID_PARAMS, message)

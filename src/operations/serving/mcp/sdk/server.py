@@ -31,6 +31,7 @@ from operations.identity.rate_limits import ConcurrencyLimits
 from operations.serving.admission import Caller
 from operations.serving.asking_client import has_capability, is_usable
 from operations.serving.mcp.calls import INTERNAL_ERROR, INVALID_PARAMS, ProtocolError, RequestInfo
+from operations.serving.mcp.results import error_result
 from operations.serving.mcp.sdk.change_notifications import LEVELS, ChangeNotifications, check_uris, subscriber
 from operations.serving.mcp.server import CAPABILITIES_KEY, DISCOVER_TTL_MS, PROGRESS_TOKEN, MCPServer, input_required
 from operations.serving.mcp.tasks import TaskCreated
@@ -38,6 +39,7 @@ from operations.serving.mcp.tools import TTL_MS
 from operations.serving.suspended_calls import InputRequired
 
 _log = logging.getLogger("operations.mcp")
+_encode = msgspec.json.Encoder().encode
 _Context = ServerRequestContext[Any, Any]
 CALLER = "operations.caller"
 """The key of the caller in the scope of an HTTP request."""
@@ -175,7 +177,11 @@ class SDKServer:
                 timer.cancel()
         if isinstance(result, TaskCreated):
             return dict(result.fields)
-        return _complete(result if isinstance(result, InputRequired) else result.to_dict(), context)
+        if isinstance(result, InputRequired):
+            return input_required(result)
+        fields = result.to_dict()
+        too_large = self.mcp_server.check_size(params.name, _encode(fields))
+        return _complete(fields if too_large is None else error_result(too_large, params.name).to_dict(), context)
 
     def _poll(self, context: _Context, name: str) -> asyncio.TimerHandle | None:
         tool = self.mcp_server.tool_list.tools.get(name)
@@ -196,7 +202,14 @@ class SDKServer:
 
     async def _read_resource(self, context: _Context, params: types.ReadResourceRequestParams) -> Any:
         result = await self.mcp_server.resource_requests.read_resource(str(params.uri), self._request_info(context))
+        self._check_size(str(params.uri), result)
         return _complete(result, context)
+
+    def _check_size(self, name: str, result: dict[str, Any] | InputRequired) -> None:
+        if not isinstance(result, InputRequired):
+            too_large = self.mcp_server.check_size(name, _encode(result))
+            if too_large is not None:
+                raise ProtocolError(INTERNAL_ERROR, too_large.message)
 
     async def _list_prompts(self, context: _Context, params: Any) -> Any:
         return _complete(
@@ -207,6 +220,7 @@ class SDKServer:
         result = await self.mcp_server.resource_requests.get_prompt(
             params.name, params.arguments or {}, self._request_info(context)
         )
+        self._check_size(params.name, result)
         return _complete(result, context)
 
     async def _complete(self, context: _Context, params: types.CompleteRequestParams) -> Any:
