@@ -11,7 +11,7 @@ from hypothesis import given
 
 from operations import CallError
 from operations.schema import from_schema
-from operations.schema.checking.costs import AFFORDABLE, Costs
+from operations.schema.checking.costs import AFFORDABLE, EXPLAINABLE, Costs
 from operations.schema.dialects.traversal import BEYOND
 from tests.schema.hostile import CHAINS, NAMES, chain
 from tests.schema.strategies import DOCUMENTS
@@ -72,6 +72,16 @@ def test_the_limit_is_never_below_the_estimate(document: Any) -> None:
     explained = Costs(converted, explained=True)
     explained._estimate_all()
     assert explained._bounds_of("#").visits >= min(max(explained._schemas.values(), default=0), BEYOND)
+    counted = sum(definition.bounds.schemas for definition in explained._definitions.values() if definition.bounds)
+    assert counted == len(explained._schemas)
+
+
+def test_a_union_of_many_forms_needs_no_exact_estimate() -> None:
+    form = {"type": "object", "properties": {name: {"type": "string"} for name in "abcde"}}
+    costs = Costs({"anyOf": [form for _ in range(2 * EXPLAINABLE)]}, explained=True, outlined=True)
+    assert costs._bounds_of("#").visits > EXPLAINABLE
+    assert costs.explainable
+    assert not costs._known
 
 
 @pytest.mark.parametrize("name", ["plain", "default", "enum", "const", "examples", "$defs", "$ref"])

@@ -202,14 +202,16 @@ class Schema:
         from operations.schema.checking.costs import Costs
         from operations.schema.checking.diagnosing import Diagnosis
         from operations.schema.checking.explaining import Strategy
-        from operations.schema.checking.outline import UNIONS, has_keywords, outline_of
+        from operations.schema.checking.outline import UNIONS, keywords_of, outline_of
+        from operations.schema.dialects.traversal import definitions_of
 
         document, exact, affordable = self.document, self._conversion.exact, self._affordable
         shared = self._conversion.shared
-        outline = outline_of(document, shared) if exact and affordable else None
+        definitions = definitions_of(document, shared)
+        outline = outline_of(document, definitions) if exact and affordable else None
         outlined = outline is not None
         if affordable and Costs(document, explained=True, outlined=outlined, definitions=shared).explainable:
-            return Strategy(outline, has_unions=has_keywords(document, UNIONS))
+            return Strategy(outline, has_unions=not UNIONS.isdisjoint(keywords_of(definitions)))
         return Strategy(diagnosis=Diagnosis(self._evaluator), refused=not (exact or affordable))
 
     def _scoring(self, budget: Budget) -> Callable[[list[Any], Any], list[int]]:

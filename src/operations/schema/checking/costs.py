@@ -38,7 +38,7 @@ _VERDICT_ONLY = ("anyOf", "oneOf", "not", "if")
 
 _IN_PLACE = frozenset({*_LISTS, *_SINGLE, "dependentSchemas"})
 _NAMED = frozenset({"properties", "prefixItems"})
-_UNBOUNDED: Final = Bounds(0, BEYOND)
+_UNBOUNDED: Final = Bounds(0, BEYOND, 0)
 _Key = str | int
 
 
@@ -145,10 +145,12 @@ class Costs:
     @property
     def explainable(self) -> bool:
         """Whether the native engine may list the errors of any value."""
-        if self._bounds_of("#").visits <= EXPLAINABLE:  # fast path: most schemas are small
+        schemas = sum(definition.bounds.schemas for definition in self._definitions.values() if definition.bounds)
+        limit = max(EXPLAINABLE, schemas)
+        if self._bounds_of("#").visits <= limit:  # fast path: in most documents, paths are few
             return True
         self._estimate_all()
-        return max(self._schemas.values(), default=0) <= max(EXPLAINABLE, len(self._schemas))
+        return max(self._schemas.values(), default=0) <= limit
 
     def _measure(self, group: Mapping[str, Definition]) -> None:
         """Bound the cost of definitions that refer to each other; for the depth, each of them counts once."""
@@ -157,7 +159,7 @@ class Costs:
         if len(group) > 1:
             height += sum(walk.depth for walk in walks.values()) // _CYCLE_SHARE
         for pointer, walk in walks.items():
-            group[pointer].bounds = Bounds(height, walk.visits)
+            group[pointer].bounds = Bounds(height, walk.visits, walk.schemas)
 
     def _bounds_of(self, pointer: str) -> Bounds:
         """Return the bounds of a definition; too many visits if it is part of the same cycle."""
@@ -259,11 +261,11 @@ def _in_place(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 class _Walk:
-    """The bounds of one schema and its own depth, found in one walk."""
+    """The bounds of one schema, and its own depth, found in one walk."""
 
     def __init__(self, schema: Any, bounds_of: Callable[[str], Bounds]) -> None:
         self._bounds_of = bounds_of
-        self.height = self.depth = 0
+        self.height = self.depth = self.schemas = 0
         self.visits = self._visits(schema, 1)
         self.height = max(self.height, self.depth)
 
@@ -271,6 +273,7 @@ class _Walk:
         """Return an upper limit of the visits of one path; visits to different properties are not distinguished."""
         if not isinstance(schema, dict):
             return 1
+        self.schemas += 1
         if depth > self.depth:
             self.depth = depth
         if APPLYING.isdisjoint(schema):  # fast path: a type and a description

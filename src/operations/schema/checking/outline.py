@@ -6,9 +6,8 @@ the requested branches are explained.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jsonschema_rs
@@ -17,7 +16,7 @@ from operations.schema.checking.compiling import compiled_reference
 from operations.schema.dialects.keywords import SCHEMA, SCHEMA_LISTS, SCHEMA_MAPS
 from operations.schema.dialects.literals import fragment
 from operations.schema.dialects.patterns import weakest_engine
-from operations.schema.dialects.traversal import UNEVALUATED, Definition, definitions_of, native_form
+from operations.schema.dialects.traversal import UNEVALUATED, Definition, native_form
 
 _ADDRESS = "urn:operations:outline"
 _MARK = "!union"
@@ -84,34 +83,23 @@ class Outline:
         return found, None
 
 
-def outline_of(document: Any, shared: Mapping[str, Definition] = MappingProxyType({})) -> Outline | None:
+def outline_of(document: Any, definitions: Mapping[str, Definition]) -> Outline | None:
     """Return the outline of a document with unions; None if the outline would accept other values.
 
-    `shared` are the definitions of the document by pointer, if other documents share them: they keep their outlines.
+    `definitions` are those of the document by pointer, and the document itself. Shared definitions keep their outlines.
     """
-    definitions = definitions_of(document, shared)
-    keywords = frozenset().union(*(definition.keywords for definition in definitions.values()))
+    keywords = keywords_of(definitions)
     if keywords.isdisjoint(UNIONS) or not keywords.isdisjoint(UNEVALUATED):
         return None
-    del definitions["#"]
     try:
-        return Outline(document, definitions)
+        return Outline(document, {pointer: each for pointer, each in definitions.items() if pointer != "#"})
     except (ValueError, jsonschema_rs.ReferencingError):  # nested too deeply for the native engine
         return None
 
 
-def has_keywords(document: Any, keywords: Iterable[str]) -> bool:
-    """Whether any object of a document has one of the keywords."""
-    pending = [document]
-    while pending:
-        node = pending.pop()
-        if isinstance(node, dict):
-            if any(keyword in node for keyword in keywords):
-                return True
-            pending += node.values()
-        elif isinstance(node, list):
-            pending += node
-    return False
+def keywords_of(definitions: Mapping[str, Definition]) -> frozenset[str]:
+    """Return the keywords of all schemas in the definitions of a document."""
+    return frozenset().union(*(definition.keywords for definition in definitions.values()))
 
 
 def _outlined_definition(definition: Definition) -> Definition:

@@ -74,6 +74,8 @@ class Bounds(NamedTuple):
     """The depth of the definition, through references."""
     visits: int
     """An upper limit of the visits of one path of a value."""
+    schemas: int
+    """The number of schemas in the definition itself."""
 
 
 def targets_of(schema: Any) -> frozenset[str]:
