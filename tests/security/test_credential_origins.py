@@ -247,6 +247,22 @@ async def test_credentials_of_one_call_go_to_no_other_origin_either(other: Serve
     assert SECRET in (await call(from_openapi(describe(other.url), named), **options))["authorization"]
 
 
+@pytest.mark.parametrize("is_own", [False, True])
+async def test_a_path_cannot_continue_the_host_or_port_of_the_base_url(other: Server, is_own: bool) -> None:
+    named, rest = other.url[:-3], other.url[-3:]  # http://127.0.0.1:34 and 567
+    whoami: dict[str, Any] = {"operationId": "whoami"}
+    document = {**describe(), "paths": {f"{rest}/whoami": {"post": whoami}}}
+    if is_own:
+        # The document of another registry.
+        document["x-operations"] = {"version": 1}
+        whoami["x-operations"] = {"id": "whoami.post"}
+    config = settings(base_url=named, headers={"x-key": SECRET}, auth=BEARER, retry={"attempts": 1})
+    operations = from_openapi(document, config)
+    error = await error_of(call(operations, operations[0].id.removeprefix("api.")))
+    assert error.code is ErrorCode.UNAVAILABLE
+    assert other.requests == []
+
+
 async def test_a_call_without_credentials_goes_to_the_documents_server(other: Server) -> None:
     headers = {"User-Agent": "mine", "Accept": "application/json"}
     operations = from_openapi(describe(other.url), settings(headers=headers))

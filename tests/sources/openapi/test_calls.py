@@ -10,6 +10,7 @@ import mmap
 import os
 import re
 import time
+import tracemalloc
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,8 @@ from operations.sources.openapi import (
     iterate_items,
     iterate_pages,
 )
+from operations.sources.openapi.pagination import next_link
+from operations.sources.openapi.responses import read_data
 from operations.testing import error_of
 from tests.asgi_server import serving
 from tests.http.servers import Exchange, raw_server, response
@@ -649,12 +652,47 @@ async def test_an_upload_may_have_a_name_and_a_type(client: Client) -> None:
         ("application/json", b'\xef\xbb\xbf{"a": 1}', {"a": 1}),
         ("application/json; charset=iso-8859-1", '{"a": "é"}'.encode("latin-1"), {"a": "é"}),
         ("application/json; charset=nonsense", b'{"a": 1}', {"a": 1}),
+        ("application/json", 2 * b"\xef\xbb\xbf" + b"{}", "\ufeff\ufeff{}"),
+        ("application/json", b"\xef\xbb\xbf", None),
+        ("text/plain; charset=undefined", b"\xe9", "é"),
+        ("text/plain; charset=hex", b"61", "61"),
     ],
 )
 def test_json_in_other_clothes_is_read(content_type: str, body: bytes, data: Any) -> None:
-    from operations.sources.openapi.responses import read_data
-
     assert read_data(content_type, body) == data
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body"),
+    [
+        ("application/json", b"\xef\xbb\xbf" * 1_000_000),
+        ("text/plain; charset=idna", b"xn--" + b"a" * 2_000_000),
+        ("text/plain; charset=PunyCode", b"a" * 1_000_000 + b"-" + b"b" * 1_000_000),
+    ],
+)
+def test_a_body_takes_linear_time_and_memory(content_type: str, body: bytes) -> None:
+    tracemalloc.start()
+    try:
+        assert isinstance(read_data(content_type, body), str)
+        assert tracemalloc.get_traced_memory()[1] < 10 * len(body)
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        ('</a>; rel="prev", </b>; title="x, y"; rel="last next"', "/b"),
+        ("</a>;rel=NEXT", "/a"),
+        ('</a>; rel="nextish"', None),
+        ("<" * 400_000, None),
+        ('</a>; rel="' + "next " * 80_000, None),
+    ],
+)
+def test_the_next_page_of_a_link_header_is_found_in_linear_time(header: str, expected: str | None) -> None:
+    start = time.process_time()
+    assert next_link(header) == expected
+    assert time.process_time() - start < 10  # quadratic time would be minutes
 
 
 def test_keys_that_are_numbers_are_read_as_text(shop: Shop) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,44 @@ def test_aliases_that_unfold_without_end_are_refused(quirk: str) -> None:
     rows = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
     with pytest.raises(CallError, match="malformed YAML"):
         read_yaml("a0: &a0 [x, x, x]\n" + rows + quirk)
+
+
+MANY = 20_000
+CHAIN = {f"i{n}": {"$ref": f"#/components/pathItems/i{n + 1}"} for n in range(MANY // 10)}
+MEDIA = {f"application/x{n}+json": {"schema": {"title": str(n)}} for n in range(MANY)}
+QUADRATIC: dict[str, dict[str, Any]] = {
+    "one name for every operation": {"paths": {f"/p{n}": {"get": {"operationId": "same"}} for n in range(MANY)}},
+    "each path at the start of one chain of references": {
+        "paths": {f"/p{n}": {"$ref": "#/components/pathItems/i0"} for n in range(MANY // 5)},
+        "components": {"pathItems": CHAIN},
+    },
+    "a schema for each of many media types": {"paths": {"/a": {"post": {"requestBody": {"content": MEDIA}}}}},
+}
+
+
+@pytest.mark.parametrize("document", QUADRATIC.values(), ids=QUADRATIC.keys())
+def test_documents_are_read_in_linear_time(document: dict[str, Any]) -> None:
+    start = time.process_time()
+    operations = load(document)
+    if operations:
+        input_of(operations)
+    # A quadratic algorithm takes at least a minute.
+    assert time.process_time() - start < 20
+
+
+def test_names_that_repeat_are_numbered_in_order() -> None:
+    ids = ["a", "a", "a_2", "a", "a_2"]
+    operations = load({"paths": {f"/{n}": {"get": {"operationId": each}} for n, each in enumerate(ids)}})
+    assert [each.spec.name for each in operations] == ["a", "a_2", "a_2_2", "a_3", "a_2_3"]
+
+
+@pytest.mark.parametrize("merge", ["z: {\t<<: [*a, %s]}\n", "z: {\n}\ny: {<<: [*a, %s]}\n"])
+def test_merged_mappings_that_unfold_without_end_are_refused(merge: str) -> None:
+    members = ", ".join(f"k{n}: {n}" for n in range(MANY))
+    start = time.process_time()
+    with pytest.raises(CallError, match="malformed YAML"):
+        read_yaml(f"a: &a {{{members}}}\n" + merge % ", ".join(["*a"] * MANY))
+    assert time.process_time() - start < 20
 
 
 @pytest.mark.parametrize("text", [b"{", b"[]", b"just text", b"", b"\x00\x01", b'{"a": 1}', b"openapi: 3.1.0"])

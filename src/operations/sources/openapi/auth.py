@@ -19,6 +19,7 @@ from operations.sources.openapi.origins import CredentialOrigins, is_complete, s
 _EARLY_SECONDS = 30
 _LIFETIME = 3600.0
 _MAX_TOKEN_RESPONSE = 1024 * 1024
+_MAX_SHOWN = 200
 
 
 class RequestCredentials(msgspec.Struct, frozen=True):
@@ -195,12 +196,13 @@ class CredentialSource:
 def _read_token(status: int, body: bytes) -> tuple[str, float]:
     try:
         answer = msgspec.json.decode(body)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         answer = None
     token = answer.get("access_token") if isinstance(answer, dict) else None
     if status != 200 or not isinstance(token, str):
         error = answer.get("error") if isinstance(answer, dict) else None
-        message = f"oauth2: the token endpoint returned {status}{f' ({error})' if isinstance(error, str) else ''}"
+        reason = f" ({error[:_MAX_SHOWN]})" if isinstance(error, str) else ""
+        message = f"oauth2: the token endpoint returned {status}{reason}"
         raise CallError(ErrorCode.EXECUTION_ERROR, message, {"statusCode": status})
     return token, _lifetime(answer.get("expires_in"))
 
@@ -229,8 +231,9 @@ def _api_key(auth: HTTPAuth, scheme: Scheme | None) -> RequestCredentials:
         return RequestCredentials(query=[pair])
     if location != "cookie":
         return RequestCredentials(headers=[pair])
-    if ";" in value:
-        raise CallError(ErrorCode.VALIDATION_ERROR, "an API key with a semicolon cannot be sent as a cookie")
+    if ";" in name + value:
+        message = "an API key cannot be sent as a cookie if its name or its value has a semicolon"
+        raise CallError(ErrorCode.VALIDATION_ERROR, message)
     return RequestCredentials(cookies=[pair])
 
 

@@ -86,6 +86,10 @@ _ESCAPES = re.compile(
 )
 """Backslashes, pairs of surrogates, and lone surrogates, as JSON text escapes them."""
 _LONE = len(r"\ud800")
+_MAX_DIGITS = 640
+"""Longest integer that is read as one; any limit that a process can set for `int` is higher."""
+_MAX_REFERENCES = 100
+"""Largest number of references that lead to one target: each path of a document may start at the same long chain."""
 
 Read = Callable[[str], Awaitable[bytes | str]]
 
@@ -142,7 +146,13 @@ def _decode(raw: msgspec.Raw) -> Any:
     except (msgspec.DecodeError, UnicodeDecodeError):
         # Tolerate huge numbers and other encodings. A lone surrogate would make every list of operations fail.
         text = bytes(raw).decode("utf-8", "replace")
-        return json.loads(_ESCAPES.sub(lambda found: "\\ufffd" if len(found[0]) == _LONE else found[0], text))
+        text = _ESCAPES.sub(lambda found: "\\ufffd" if len(found[0]) == _LONE else found[0], text)
+        return json.loads(text, parse_int=_read_integer)
+
+
+def _read_integer(digits: str) -> int | float:
+    """Return an integer, or a float if it has more digits than Python reads."""
+    return int(digits) if len(digits) <= _MAX_DIGITS else float(digits)
 
 
 def as_utf8(text: bytes | str) -> bytes:
@@ -294,6 +304,8 @@ class Documents:
             address, _, pointer = joined.partition("#")
             if (address, pointer) in seen:
                 raise DanglingReferenceError(f"circular reference {reference!r}")
+            if len(seen) == _MAX_REFERENCES:
+                raise DanglingReferenceError(f"{reference!r} leads to more than {_MAX_REFERENCES} further references")
             seen.add((address, pointer))
             node = self._at(address, pointer)
         return node

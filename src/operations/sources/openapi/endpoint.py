@@ -58,7 +58,8 @@ class NameAllocator:
     """Assigns a unique name to each operation of a document: its id, or method and path."""
 
     def __init__(self) -> None:
-        self._taken: set[str] = set()
+        self._taken: dict[str, int] = {}
+        """The assigned names, each with the number of the latest suffix."""
 
     def assign(self, operation_id: object, method: str, path: str) -> tuple[str, dict[str, Any]]:
         """Return a name and annotations; the annotations have the `operationId` if the name differs from it."""
@@ -66,11 +67,11 @@ class NameAllocator:
             name, annotations = map_source_name(operation_id)
         else:
             name, annotations = "_".join([method.lower(), *re.findall(r"[A-Za-z0-9_-]+", path)]), {}
-        unique, number = name, 1
+        unique, number = name, self._taken.get(name, 1)
         while unique in self._taken:
             number += 1
             unique = f"{name}_{number}"
-        self._taken.add(unique)
+        self._taken[name], self._taken[unique] = number, 1
         if unique != name and isinstance(operation_id, str):
             annotations = {"sourceName": operation_id}
         return unique, annotations

@@ -214,13 +214,13 @@ def _content(documents: Documents, kind: str, media: DocNode, notes: list[str]) 
 
 def _distinct(contents: Sequence[_Content]) -> list[_Content]:
     """Return the contents that have different schemas: XML with the same schema as JSON, for example, counts once."""
-    kept: list[_Content] = []
+    kept: dict[str, _Content] = {}
     for content in contents:
         own = content.media.get("schema").value
         bare = own is None and (content.members is not None or is_text(content.media_type))
-        if not kept or not (bare or any(own == other.media.get("schema").value for other in kept)):
-            kept.append(content)
-    return kept
+        if not kept or not bare:
+            kept.setdefault(repr(own), content)  # comparing each schema with all others would take quadratic time
+    return list(kept.values())
 
 
 def _format(documents: Documents, content: _Content, compile: Compile | None) -> Format:
@@ -279,7 +279,7 @@ def _required_by_all(distinct: Sequence[_Content]) -> list[str]:
 
 
 def _any_of(schemas: Sequence[Any]) -> Any:
-    different = [schema for index, schema in enumerate(schemas) if schema not in schemas[:index]]
+    different = list({repr(schema): schema for schema in schemas}.values())
     return different[0] if len(different) == 1 else {"anyOf": different}
 
 

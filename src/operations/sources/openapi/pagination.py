@@ -15,8 +15,8 @@ from operations.registry import OperationRegistry
 from operations.sources.openapi.service import call_options
 from operations.spec import Operation
 
-_LINK = re.compile(r'<([^>]*)>((?:\s*;\s*[^,;=]+(?:=(?:"[^"]*"|[^,;]*))?)*)')
-_REL_NEXT = re.compile(r';\s*rel\s*=\s*(?:"[^"]*\bnext\b[^"]*"|next\b)', re.IGNORECASE)
+_LINK = re.compile(r'<([^<>]*)>((?:\s*;\s*[^,;=]+(?:=(?:"[^"]*"|[^,;]*))?)*)')
+_REL = re.compile(r';\s*rel\s*=\s*(?:"([^"]*)"|([^\s;,"]*))', re.IGNORECASE)
 
 
 class Pagination(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,7 +115,7 @@ def _next(pagination: Pagination, envelope: ResponseEnvelope[Any], value: Mappin
 def next_link(header: str) -> str | None:
     """Return the `next` URL of a `Link` header."""
     for target, parameters in _LINK.findall(header):
-        if _REL_NEXT.search(parameters):
+        if any("next" in f"{quoted} {plain}".lower().split() for quoted, plain in _REL.findall(parameters)):
             return str(target)
     return None
 

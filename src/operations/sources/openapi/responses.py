@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import logging
 import os
 import secrets
 from codecs import BOM_UTF8
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from errno import EISDIR
 from functools import lru_cache
 from http import HTTPStatus
@@ -23,6 +25,8 @@ from operations.sources.openapi.media import charset, is_json, is_text
 
 _log = logging.getLogger("operations")
 _decode = msgspec.json.Decoder().decode
+_SLOW_CODECS = frozenset({"idna", "punycode"})
+"""Codecs of host names; their time is quadratic."""
 _PIECE = 1024 * 1024
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
 
@@ -53,17 +57,17 @@ def read_data(content_type: str, body: bytes) -> Any:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             return _read_broken(content_type, body, error)
     if is_text(content_type):
-        try:
-            return body.decode(charset(content_type))
-        except (LookupError, UnicodeDecodeError):
-            return body.decode("latin-1")
+        text = _text(body, content_type)
+        return body.decode("latin-1") if text is None else text
     return body
 
 
 def _read_broken(content_type: str, body: bytes, error: Exception) -> Any:
     """Parse malformed JSON again without its byte order mark; return it as text if that fails."""
-    if body.startswith(BOM_UTF8):
-        return read_data(content_type, body.removeprefix(BOM_UTF8))
+    bare = body.removeprefix(BOM_UTF8)
+    if len(bare) < len(body):
+        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return _decode(bare) if bare else None
     _log.warning("response of type %s is not valid JSON (%s): returned as text", content_type, error)
     return body.decode("utf-8", "replace")
 
@@ -74,10 +78,17 @@ def _is_utf8(content_type: str) -> bool:
 
 
 def _as_utf8(body: bytes, content_type: str) -> bytes:
+    text = _text(body, content_type)
+    return body if text is None else text.encode("utf-8", "replace")
+
+
+def _text(body: bytes, content_type: str) -> str | None:
+    """Return the text of a body; None if its character set is unknown, or not that of the body."""
     try:
-        return body.decode(charset(content_type)).encode()
-    except (LookupError, UnicodeDecodeError):
-        return body
+        codec = codecs.lookup(charset(content_type))
+        return None if codec.name in _SLOW_CODECS else body.decode(codec.name)
+    except (LookupError, ValueError):
+        return None
 
 
 def make_error(method: str, path: str, meta: HTTPResponseMeta, data: Any) -> CallError:

@@ -66,6 +66,11 @@ class Template(msgspec.Struct, frozen=True, kw_only=True):
     notes: Sequence[str]
     """Unusable parts of the description, and how each was replaced."""
 
+    def __post_init__(self) -> None:
+        # The path follows the base URL: without the slash, `.example` would change the host, `8080` its port.
+        if not self.path.startswith("/"):
+            msgspec.structs.force_setattr(self, "path", f"/{self.path}")
+
     @property
     def streams(self) -> bool:
         """Whether the operation may respond with an event stream."""
@@ -95,7 +100,7 @@ class TemplateReader:
             raise BrokenOperationError(str(error)) from error
         return Template(
             method=method.upper(),
-            path=path if path.startswith("/") else f"/{path}",
+            path=path,
             plan=plan,
             servers=self._servers(item, operation),
             security=self._security(operation),

@@ -73,6 +73,7 @@ class _Builder:
     def __init__(self, parser: Any) -> None:
         self._parser = parser
         self._anchors: dict[str, Any] = {}
+        self._left = _MAX_NODES
 
     def document(self) -> Any:
         """Return the first document of the stream; None if it is empty."""
@@ -117,13 +118,22 @@ class _Builder:
             value = self._node(depth + 1)
             if key == "<<":
                 for part in value if isinstance(value, list) else [value]:
-                    merged = {**part, **merged} if isinstance(part, dict) else merged
+                    if isinstance(part, dict):
+                        self._merge(part, merged)
             elif isinstance(key, (dict, list)):
                 raise ValueError("a mapping or a list cannot be a key")
             else:
                 members[key] = value
         self._parser.get_event()
         return {**merged, **members}
+
+    def _merge(self, part: dict[Any, Any], merged: dict[Any, Any]) -> None:
+        """Add the members of an alias, without replacing others; raise if aliases add too many in total."""
+        self._left -= len(part)
+        if self._left < 0:
+            raise ValueError(f"aliases expand to more than {_MAX_NODES:,} values")
+        for key, value in part.items():
+            merged.setdefault(key, value)
 
 
 def _scalar(text: str, tag: str | None, *, plain: bool) -> Any:
