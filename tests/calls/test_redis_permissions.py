@@ -15,6 +15,7 @@ import pytest
 from operations import CallError, ErrorCode, OperationRegistry, operation
 from operations.calls import CallHandler, PendingRequestMap, from_call
 from operations.pubsub.redis import RedisTransport
+from operations.pubsub.redis.request_queues import REGISTER, RETURN
 from operations.testing import error_of
 from tests.redis_servers import Server, own_server
 from tests.waiting import stays, until
@@ -112,6 +113,9 @@ class ByHand:
         ("XRANGE", "operations:{shop}:stored", "-", "+"),
         ("EVAL", "return redis.call('LPOP', KEYS[1])", 1, "operations:{shop}:queue"),
         ("EVAL", "return redis.call('ZADD', KEYS[1], 1, 'bob')", 1, "operations:{shop}:workers"),
+        ("EVAL", "return 1", 0),
+        ("SCRIPT", "LOAD", "return 1"),
+        ("SCRIPT", "FLUSH"),
         ("SUBSCRIBE", "operations:inbox.ada.1234"),
         ("PSUBSCRIBE", "operations:*"),
         ("PUBLISH", "operations:inbox.ada.1234", "forged"),
@@ -129,6 +133,40 @@ async def test_a_caller_can_do_nothing_else(server: Server, command: tuple[str |
     assert isinstance(reply, hiredis.ReplyError)
     # The server has another message for commands that a script may not run.
     assert re.search(r"NOPERM|ACL failure|can't run this command", str(reply))
+
+
+async def test_callers_run_only_the_scripts_that_workers_loaded(server: Server) -> None:
+    async with RedisTransport(url(server, "ada:s3cret"), heartbeat=0.1) as ada, asyncio.timeout(30):
+        pending = PendingRequestMap(ada)
+        for durable in (False, True):  # no worker was ever connected
+            error = await error_of(pending.call("shop.order", {"item": "tea"}, durable=durable))
+            assert (error.code, error.details["executed"]) == (ErrorCode.UNAVAILABLE, "no")
+        for _ in range(2):
+            async with RedisTransport(url(server, "worker:w0rker"), heartbeat=0.1) as worker:
+                handler = CallHandler(OperationRegistry([price, order]), worker)
+                assert (await pending.call("shop.price", {"item": "tea"}, wait=True)).data == 3
+                assert (await pending.call("shop.order", {"item": "tea"}, durable=True)).data == "tea"
+                assert server.command("SCRIPT", "FLUSH") == b"OK"  # as after a restart of the server
+                worker.drop_connection()
+                await until(lambda: worker.reconnects == 1)
+                assert (await pending.call("shop.price", {"item": "tea"}, wait=True)).data == 3
+                assert (await pending.call("shop.order", {"item": "tea"}, durable=True)).data == "tea"
+                await handler.close()
+        mallory = ByHand(server, "ada", "s3cret")
+        for script, keys in ((REGISTER, ("workers", "queue")), (RETURN, ("workers", "queue"))):
+            names = [f"operations:{{shop}}:{key}" for key in keys]
+            command: tuple[str | int, ...] = (
+                "EVALSHA",
+                script.digest.decode(),
+                len(names),
+                *names,
+                "mallory",
+                60_000,
+                60_000,
+            )
+            reply = await asyncio.to_thread(mallory.ask, *command)
+            assert isinstance(reply, hiredis.ReplyError), "the permissions of the user apply in a script"
+        mallory.close()
 
 
 async def test_a_worker_that_may_register_but_not_take_does_not_hold_requests_up(

@@ -52,8 +52,8 @@ def test_batches_with_false_lengths_give_their_complete_messages(batch: bytes, m
 def test_a_batch_that_claims_too_many_messages_is_refused() -> None:
     numbers = 1 << 20
     assert split(b"\0" + numbers.to_bytes(4, "big") + bytes(4 * numbers)) == (b"\0",)
-    most = [b"x"] * 65_537
-    assert [len(split(batch)) for batch in batches(most, 1 << 20)] == [65_536, 1]
+    most = [b"x"] * 4_097
+    assert [len(split(batch)) for batch in batches(most, 1 << 20)] == [4_096, 1]
 
 
 @given(st.binary(max_size=60))

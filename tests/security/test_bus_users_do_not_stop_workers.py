@@ -10,7 +10,6 @@ import tracemalloc
 from collections.abc import AsyncIterator
 from typing import Any
 
-import hiredis
 import msgspec
 import pytest
 
@@ -36,7 +35,8 @@ from tests.security.untrusted_bus import SECRET, TOKENS, Bus, session, untrusted
 from tests.waiting import until
 
 LONG = "x" * (1 << 19)
-REPLACE = "redis.call('PEXPIRE', KEYS[1], 0); return redis.call('RPUSH', KEYS[1], 'x')"
+LAST_ID = f"{(1 << 64) - 1}-{(1 << 64) - 1}"
+"""The largest id of an entry: a stream with it takes no further entries."""
 
 
 @operation(id="shop.price", type="query")
@@ -292,8 +292,10 @@ async def answered(pending: PendingRequestMap, operation_id: str, *, durable: bo
         [("SET", "operations:{shop}:workers", "x")],
         [("SET", "operations:{shop}:stored", "x")],
         [("PEXPIRE", "operations:{shop}:stored", 0)],
-        [("EVAL", REPLACE, 1, "operations:{shop}:stored")],
-        [("EVAL", REPLACE, 1, "operations:{shop}:workers")],
+        [("PEXPIRE", "operations:{shop}:stored", 0), ("RPUSH", "operations:{shop}:stored", "x")],
+        [("PEXPIRE", "operations:{shop}:workers", 0), ("RPUSH", "operations:{shop}:workers", "x")],
+        [("XADD", "operations:{shop}:stored", LAST_ID, "message", "x")],
+        [("XADD", "operations:{shop}:stored", "MAXLEN", 0, LAST_ID, "message", "x")],
         [("XADD", "operations:{shop}:queue", "*", "a", "b")],
         [("RPUSH", "operations:{shop}:queue", "", "\0", "\1", "\2", "\0" + "\x7f" * 8)],
         [("XADD", "operations:{shop}:stored", "*", "message", "x", "before", "many")],
@@ -317,7 +319,7 @@ async def test_arbitrary_commands_of_a_redis_caller_do_not_stop_workers(
             mallory = ByHand(redis, "ada", "s3cret")
             for command in commands:
                 reply = await asyncio.to_thread(mallory.ask, *command)
-                assert not isinstance(reply, hiredis.ReplyError), reply
+                assert "NOPERM" not in str(reply)
             mallory.close()
             for operation_id, durable in (("shop.price", False), ("shop.order", True), ("other.price", False)):
                 await answered(pending, operation_id, durable=durable)

@@ -175,7 +175,8 @@ async def test_a_frame_of_very_many_messages_is_handled_in_turns(monkeypatch: py
     notes = Notes()
     listener = await serve(lambda token: notes)
     flood, honest = await RawPeer.connect(listener.port), await RawPeer.connect(listener.port)
-    flood.send(BINARY, batch([b"x"] * 65_536))
+    for _ in range(16):
+        flood.send(BINARY, batch([b"x"] * 4_096))
     await notes.first.wait()
     honest.send(TEXT, b"{}")
     await until(lambda: len(notes.handled) == 65_537)

@@ -203,7 +203,10 @@ class RedisConnection(asyncio.Protocol):
 
 
 class Script:
-    """A Lua script that the server runs as one step; called by its digest, and sent in full if the server lacks it."""
+    """A Lua script that the server runs as one step; called by its digest, and sent in full if the server lacks it.
+
+    A caller may not be allowed to send scripts: workers load the scripts that callers use.
+    """
 
     def __init__(self, source: str) -> None:
         self.source = source.encode()
@@ -215,13 +218,17 @@ class Script:
         """Add an execution of the script to the next write."""
 
         def check(reply: Reply) -> None:
-            if isinstance(reply, ReplyError) and str(reply).startswith("NOSCRIPT"):
-                connection.run(pack(b"EVAL", self.source, *rest), then)
+            if is_unknown_script(reply):
+                connection.run(pack(b"EVAL", self.source, *rest), lambda again: then(_if_allowed(again, reply)))
             else:
                 then(reply)
 
         rest = (b"%d" % len(keys), *keys, *arguments)
         connection.put(pack(b"EVALSHA", self.digest, *rest), check)
+
+    def load(self, connection: RedisConnection) -> None:
+        """Make the server keep the script for other peers."""
+        connection.run(pack(b"SCRIPT", b"LOAD", self.source))
 
 
 async def open_connection(
@@ -298,6 +305,16 @@ async def diagnose(address: RedisAddress, error: Exception) -> CallError | None:
 def is_refusal(reply: Reply) -> bool:
     """Whether a reply states that this user may not run a command, directly or in a script."""
     return isinstance(reply, ReplyError) and any(mark in str(reply) for mark in _REFUSALS)
+
+
+def is_unknown_script(reply: Reply) -> bool:
+    """Whether a reply states that the server lacks a script."""
+    return isinstance(reply, ReplyError) and str(reply).startswith("NOSCRIPT")
+
+
+def _if_allowed(again: Reply, first: Reply) -> Reply:
+    """Return the reply to EVAL, or the first reply if this user may not send scripts."""
+    return first if isinstance(again, ReplyError) and "'eval'" in str(again) else again
 
 
 def _bytes(value: str | bytes | int) -> bytes:

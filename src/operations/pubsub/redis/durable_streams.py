@@ -29,6 +29,7 @@ from operations.pubsub.redis.connection import (
 from operations.pubsub.redis.connection_epoch import ConnectionEpoch
 from operations.pubsub.redis.queue_reader import unblock
 from operations.pubsub.redis.records import (
+    ADD,
     NOTE_RECORDED,
     RELEASE_RECORDED,
     TOO_MANY,
@@ -48,14 +49,17 @@ _SILENT_MILLISECONDS = b"3600000"
 """How long a consumer without requests may be silent before it is deleted from the group."""
 _MOST_AT_ONCE = 16
 """Largest number of requests that one command reads: the reader cannot limit their size."""
+_LARGE = 1 << 20
+"""After a command that read more bytes than this, the next one reads one request."""
 _MOST_DIGITS = 10
 """A stored number of earlier deliveries is invalid if it has this many digits or more."""
 _GROUP = b"workers"
 """The consumer group of all workers."""
 
 _STORE = Script(
-    "if redis.call('SET', KEYS[2], '1', 'NX', 'PX', ARGV[2]) then\n"
-    "redis.call('XADD', KEYS[1], '*', 'message', ARGV[1], 'before', '0') end\nreturn 1"
+    ADD + "if not redis.call('SET', KEYS[2], '1', 'NX', 'PX', ARGV[2]) then return 1 end\n"
+    "local entry = add(KEYS[1], 'message', ARGV[1], 'before', '0')\n"
+    "if type(entry) == 'table' then redis.call('PEXPIRE', KEYS[2], '0'); return entry end\nreturn 1"
 )
 """Store a request once. Keys: stream, mark; arguments: the request, the lifetime of the mark."""
 
@@ -86,9 +90,9 @@ _CLAIM = Script(
 """Claim requests that others held for too long. Key: stream; arguments: consumer, milliseconds, cursor, count."""
 
 _SETTLE = Script(
-    "if redis.call('XACK', KEYS[1], 'workers', ARGV[1]) == 0 then return 0 end\n"
+    ADD + "if redis.call('XACK', KEYS[1], 'workers', ARGV[1]) == 0 then return 0 end\n"
     "redis.call('XDEL', KEYS[1], ARGV[1])\n"
-    "if ARGV[2] == 'release' then redis.call('XADD', KEYS[1], '*', 'message', ARGV[3], 'before', ARGV[4])\n"
+    "if ARGV[2] == 'release' then add(KEYS[1], 'message', ARGV[3], 'before', ARGV[4])\n"
     "elseif ARGV[2] == 'dead_letter' then\n"
     "  redis.call('XADD', KEYS[2], 'MAXLEN', '~', '100000', '*', 'message', ARGV[3], 'reason', ARGV[4])\n"
     "end\nreturn 1"
@@ -204,6 +208,8 @@ class DurableStreamReader:
         self._held: dict[bytes, RedisDelivery] = {}
         self._memory = 0
         """The memory of the requests that are held."""
+        self._count = _MOST_AT_ONCE
+        """Number of requests that the next command may read."""
         self._epoch: ConnectionEpoch | None = None
         self._connection: RedisConnection | None = None
         self._asked = False
@@ -216,6 +222,7 @@ class DurableStreamReader:
         """Join the group, and read on a connection for blocking commands."""
         self._epoch = epoch
         self._asked = self._claiming = False
+        _STORE.load(epoch.connection_for(self._keys.stored))
         epoch.put(_JOIN, (self._keys.stored,), (_SILENT_MILLISECONDS,), lambda reply: None)
         list_namespace(epoch, self._bus.keys, self._arrival.address)
         epoch.flush()
@@ -310,7 +317,7 @@ class DurableStreamReader:
         if self._asked or self._stopped or self._is_full or epoch is None or not epoch.is_active or connection is None:
             return
         self._asked = True
-        count = b"%d" % min(_MOST_AT_ONCE, self._limit - len(self._held))
+        count = b"%d" % min(self._count, self._limit - len(self._held))
         wait = b"%d" % int(self._bus.heartbeat * 1000)
         source = (b"COUNT", count, b"BLOCK", wait, b"STREAMS", self._keys.stored, b">")
         command = pack(b"XREADGROUP", b"GROUP", _GROUP, self._bus.peer.encode(), *source)
@@ -325,7 +332,9 @@ class DurableStreamReader:
             self._bus.spawn(epoch.close_blocking(self._connection))
         streams = reply.items() if isinstance(reply, dict) else reply or ()
         # Count all of them before the first one is handled: its end sends the next command.
-        for delivery in [self._hold(entry, fields, 1) for _, entries in streams for entry, fields in entries]:
+        held = [self._hold(entry, fields, 1) for _, entries in streams for entry, fields in entries]
+        self._count = 1 if sum(len(delivery.message) for delivery in held) > _LARGE else _MOST_AT_ONCE
+        for delivery in held:
             self._deliver(delivery)
         self._ask()
 

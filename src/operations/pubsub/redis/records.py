@@ -11,7 +11,7 @@ from typing import Protocol
 from operations.errors import CallError, ErrorCode
 from operations.pubsub.protocols import OWNER_LENGTH, Arrival, DeliveryRefused, KeepsRecords, Receive, Record, Stop
 from operations.pubsub.redis.addresses import NamespaceKeys, RedisKeys
-from operations.pubsub.redis.connection import Reply, ReplyError, Script, is_refusal
+from operations.pubsub.redis.connection import Reply, ReplyError, Script, is_refusal, is_unknown_script
 from operations.pubsub.redis.connection_epoch import ConnectionEpoch
 
 TOO_MANY = -1
@@ -38,14 +38,29 @@ _REPLACE = (
     "end\n"
 )
 
+ADD = (
+    "local function add(key, ...)\n"
+    "  local added = redis.pcall('XADD', key, '*', ...)\n"
+    "  if type(added) == 'table' and string.find(added.err or '', 'exhausted', 1, true) then\n"
+    "    redis.call('PEXPIRE', key, '0')\n"
+    "    added = redis.call('XADD', key, '*', ...)\n"
+    "  end\n"
+    "  return added\nend\n"
+)
+"""A Lua function that adds an entry to a stream, or returns the error.
+
+If the stream has the largest possible id, which any caller can write, replace the stream."""
+
 STORE_RECORDED = Script(
     _NOW
+    + ADD
     + "if redis.call('EXISTS', KEYS[2]) == 1 then return 1 end\n"
     + "redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', now)\n"
     + "local count = redis.call('ZCARD', KEYS[3])\n"
     + f"if tonumber(ARGV[6]) > 0 and count >= tonumber(ARGV[6]) then return {TOO_MANY} end\n"
     + "local expires = redis.call('PTTL', KEYS[1])\n"
-    + "local entry = redis.call('XADD', KEYS[1], '*', 'message', ARGV[1], 'before', '0', 'record', ARGV[5])\n"
+    + "local entry = add(KEYS[1], 'message', ARGV[1], 'before', '0', 'record', ARGV[5])\n"
+    + "if type(entry) == 'table' then return entry end\n"
     + f"if expires ~= -1 then redis.call('PEXPIRE', KEYS[1], '{_UNSERVED_MILLISECONDS}') end\n"
     + "redis.call('HSET', KEYS[2], 'value', ARGV[2], 'body', ARGV[3], 'entry', entry)\n"
     + "redis.call('PEXPIRE', KEYS[2], ARGV[4])\n"
@@ -75,9 +90,9 @@ SETTLE_RECORDED = Script(
 Keys: stream, record, the owner's records; arguments: the request's id, value, body, lifetime, key, channel."""
 
 RELEASE_RECORDED = Script(
-    "if redis.call('XACK', KEYS[1], 'workers', ARGV[1]) == 0 then return 0 end\n"
+    ADD + "if redis.call('XACK', KEYS[1], 'workers', ARGV[1]) == 0 then return 0 end\n"
     "redis.call('XDEL', KEYS[1], ARGV[1])\n"
-    "local entry = redis.call('XADD', KEYS[1], '*', 'message', ARGV[2], 'before', ARGV[3], 'record', ARGV[4])\n"
+    "local entry = add(KEYS[1], 'message', ARGV[2], 'before', ARGV[3], 'record', ARGV[4])\n"
     "if redis.call('HGET', KEYS[2], 'entry') == ARGV[1] then redis.call('HSET', KEYS[2], 'entry', entry) end\nreturn 1"
 )
 """Store a request again for another worker. Keys: stream, record; arguments: the request's id, the request, the number
@@ -126,9 +141,11 @@ Keys: stream, record, the owner's records; arguments: value, body, lifetime, key
 
 _STORE_AGAIN = Script(
     _NOW
+    + ADD
     + _REPLACE
     + "if redis.call('EXISTS', KEYS[2]) == 0 or redis.call('HEXISTS', KEYS[2], 'entry') == 1 then return 0 end\n"
-    + "local entry = redis.call('XADD', KEYS[1], '*', 'message', ARGV[1], 'before', '0', 'record', ARGV[5])\n"
+    + "local entry = add(KEYS[1], 'message', ARGV[1], 'before', '0', 'record', ARGV[5])\n"
+    + "if type(entry) == 'table' then return entry end\n"
     + "redis.call('HSET', KEYS[2], 'entry', entry)\n"
     + "replace(KEYS[2], KEYS[3], ARGV[2], ARGV[3], ARGV[4], ARGV[5])\nreturn 1"
 )
@@ -321,6 +338,8 @@ async def ask_script(
 
 def explain(reply: Reply) -> str:
     """Return why the server did not accept a request."""
+    if is_unknown_script(reply):
+        return "no worker has been connected to Redis since the server started"
     if is_refusal(reply):
         return DeliveryRefused(f"Redis refused the request: {reply}")
     return f"Redis did not accept the request: {reply}"

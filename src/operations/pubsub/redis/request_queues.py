@@ -143,6 +143,7 @@ class RequestQueues:
     def join(self, epoch: ConnectionEpoch, address: str, joined: OnReply) -> None:
         """Register for a queue and start to take from it."""
         self._left.pop(address, None)
+        PUSH.load(epoch.connection_for(self._bus.keys.of_namespace(address).queue))
         self._register(epoch, address, joined)
         self._bus.spawn(self._take_from(epoch, address))
 
