@@ -83,7 +83,7 @@ def test_bytes_are_written_unchanged_to_a_pipe_or_a_file(project: Project) -> No
         (["shop.quote", "itme=tea"], 2, "error: unknown field itme; did you mean item?"),
         (["shop.quote", "tea"], 2, "error: invalid input 'tea'"),
         (["shop.ticks"], 2, "error: shop.ticks is a subscription\nhint: use 'ops sub shop.ticks'"),
-        (["shop.quote", "item=tea", "--dry-run"], 2, "error: shop.quote has no dry run"),
+        (["shop.quote", "item=tea", "--dry-run"], 2, "error: shop.quote has no HTTP request\nhint: --dry-run needs"),
         (["shop.quotes"], 3, "error: unknown operation 'shop.quotes'; did you mean shop.quote"),
         (["shop.fail", "code=ACCESS_DENIED", "message=you may not"], 4, "error: you may not"),
         (["shop.fail"], 5, "error: OUT_OF_STOCK: nothing left"),

@@ -80,7 +80,7 @@ def test_both_names_and_the_module_run_the_same_program(tmp_path: Path) -> None:
         (["--quit"], "error: unknown option --quit; did you mean --quiet?"),
         (["ls", "--tabel"], "error: unknown option --tabel; did you mean --table?"),
         (["call"], "error: missing OPERATION"),
-        (["add"], "error: missing subcommand of ops add"),
+        (["add"], "error: missing subcommand of ops add\nhint: usage: ops add mcp|openapi|py|--discover ..."),
         (["add", "mpc"], "error: unknown command 'ops add mpc'; did you mean mcp?"),
         (["completion", "zhs"], "error: invalid SHELL 'zhs': expected one of bash, zsh, fish; did you mean zsh?"),
         (["show", "a.b", "--type"], "error: unknown option --type"),

@@ -416,7 +416,13 @@ def test_hub_and_spoke_serve_their_health(tmp_path: Path, project: Project) -> N
 
 def test_an_address_in_use_is_reported(project: Project) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        done = project.run("worker", "--url", "memory:", "--health", str(taken.getsockname()[1]))
+        port = taken.getsockname()[1]
+        done = project.run("worker", "--url", "memory:", "--health", str(port))
+        hub = project.run("hub", "--port", str(port), env=TOKEN)
+        served = project.run("serve", "--http", str(port))
+    in_use = f"cannot listen on 127.0.0.1:{port}: Address already in use"
     assert done.code == 2
-    assert "--health cannot listen" in done.err
+    assert f"error: --health {in_use}" in done.err
+    assert f"error: {in_use}" in hub.err
+    assert f"error: cannot listen on {port}: Address already in use" in served.err
     assert project.run("worker", "--health", "nowhere").code == 2

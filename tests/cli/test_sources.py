@@ -207,7 +207,9 @@ def test_a_dry_run_and_curl_show_the_request(mixed: Project, api: str) -> None:
     assert curl.out.startswith(f"curl -X POST {api}/items")
     assert """--data-raw '{"name":"tea"}'""" in curl.out
     assert "x-api-key: [redacted]" in curl.out
-    assert mixed.run("show", "shop.quote", "--curl").code == 2
+    refused = mixed.run("show", "shop.quote", "--curl")
+    assert refused.code == 2
+    assert "shop.quote has no HTTP request\nhint: --curl needs an operation of an OpenAPI source" in refused.err
 
 
 def test_secrets_are_never_printed(mixed: Project) -> None:

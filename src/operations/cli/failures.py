@@ -76,6 +76,13 @@ class CommandError(Exception):
         self.exit_code = exit_code
 
 
+def cannot_listen(where: str, error: OSError) -> str:
+    """Return the message for an address that cannot be listened on."""
+    # The text of asyncio's error repeats the address; the number of a failed name resolution is below 0.
+    number = error.errno or 0
+    return f"cannot listen on {where}: {os.strerror(number) if number > 0 else error.strerror or error}"
+
+
 def exit_code_of(error: CallError) -> int:
     """Return the exit code for a call's error; an error code of the operation's own gives the exit code `OPERATION`."""
     return _CODES.get(error.code, OPERATION)

@@ -11,7 +11,16 @@ import sys
 from collections.abc import Container, Sequence
 
 from operations.cli import terminal
-from operations.cli.arguments import COMMON, Command, ParsedArguments, UsageError, find_command, parse, suggestion
+from operations.cli.arguments import (
+    COMMON,
+    Command,
+    ParsedArguments,
+    UsageError,
+    find_command,
+    parse,
+    suggestion,
+    usage,
+)
 from operations.cli.commands import SUMMARIES
 from operations.cli.failures import INTERRUPTED, OK, Terminated, report
 from operations.cli.stderr import json_on_stderr
@@ -102,7 +111,7 @@ def _run(words: Sequence[str]) -> int:
         terminal.forbid_colours()
     if args.help or command.run is None:
         if not args.help:
-            raise UsageError(f"missing subcommand of ops {command.name}", f"run 'ops {command.name} --help'")
+            raise UsageError(f"missing subcommand of ops {command.name}", f"usage: {usage(command)}")
         if args.words and not args.json and command.name in ("call", "sub", "map"):
             from operations.cli.commands.show import call_help
 

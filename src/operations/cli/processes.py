@@ -12,7 +12,7 @@ from operations.calls import from_call, serve_registry
 from operations.calls.signed_transport import SignedTransport
 from operations.cli.arguments import ParsedArguments
 from operations.cli.configuration import require_configuration
-from operations.cli.failures import OK, CommandError
+from operations.cli.failures import OK, CommandError, cannot_listen
 from operations.cli.output import counted, write_json
 from operations.cli.remote import wait_until_refused
 from operations.cli.runner import is_orphaned, is_replacement, notify_ready, stopping
@@ -101,7 +101,7 @@ async def _open_health(args: ParsedArguments, server: HealthServer) -> None:
         except OSError as error:
             if not is_replacement():
                 host, port = args.health
-                raise CommandError(f"--health cannot listen at {host}:{port}: {error.strerror or error}") from error
+                raise CommandError(f"--health {cannot_listen(f'{host}:{port}', error)}") from error
             await asyncio.sleep(_PORT_SECONDS)
     print_event(args, "health", f"health is at {server.url}", url=server.url)
 

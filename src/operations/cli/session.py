@@ -117,12 +117,14 @@ class CommandSession:
         apis = (source for source in sources if source.kind == "openapi")
         return next((source for source in apis if operation.id.startswith(f"{source.namespace}.")), None)
 
-    def require_dry_run(self, operation: Operation[Any]) -> None:
-        """Raise if an operation does not support `--dry-run`: only operations of OpenAPI sources do."""
+    def require_request(self, operation: Operation[Any], option: str) -> None:
+        """Raise if an operation sends no HTTP request that `option` prints: only those of OpenAPI sources do."""
         from operations.sources.openapi import HTTPCallOptions  # noqa: F401  # raises if the extra is missing
 
         if self._api_of(operation) is None:
-            raise CommandError(f"{operation.id} has no dry run", "--dry-run requires an operation of an OpenAPI source")
+            raise CommandError(
+                f"{operation.id} has no HTTP request", f"{option} needs an operation of an OpenAPI source"
+            )
 
     def redact(self, text: str) -> str:
         """Return text without the configuration's secrets."""

@@ -49,7 +49,7 @@ async def _call(args: ParsedArguments, stdin: bytes) -> int:
         if operation.handler is None and operation.stream is not None:
             raise CommandError(f"{operation.id} is a subscription", f"use 'ops sub {operation.id}'")
         if args.dry_run:
-            session.require_dry_run(operation)
+            session.require_request(operation, "--dry-run")
         elif args.record is not None:
             _record(args, session, stack)
         value = read_operation_input(args.input, operation, stdin)

@@ -21,7 +21,7 @@ from operations.cli.arguments import (
 from operations.cli.commands import SUMMARIES
 from operations.cli.configuration import find_configuration
 from operations.cli.credentials import OPERATOR, own_token, principals_of
-from operations.cli.failures import OK, TRANSPORT, CommandError
+from operations.cli.failures import OK, TRANSPORT, CommandError, cannot_listen
 from operations.cli.processes import follow_offers, observe, print_event, serve_until, serving_health
 from operations.cli.runner import stopping
 from operations.cli.session import open_sources, report_failures
@@ -59,17 +59,18 @@ async def _listen(args: ParsedArguments) -> int:
     settings = config.hub if config is not None and config.hub is not None else HubSettings()
     authenticator = _authenticator(settings, args, config)
     limits = {"heartbeat": settings.heartbeat, "max_payload": settings.max_payload}
+    host, port = args.host or settings.host, settings.port if args.port is None else args.port
     hub = Hub(
         authenticator,
-        host=args.host or settings.host,
-        port=settings.port if args.port is None else args.port,
+        host=host,
+        port=port,
         tls=_certificate(settings, config),
         **{name: value for name, value in limits.items() if value is not None},  # type: ignore[arg-type]
     )
     try:
         await hub.start()
     except OSError as error:
-        message = f"cannot listen: {error.strerror or error}"
+        message = cannot_listen(f"{host}:{port}", error)
         raise CommandError(message, "choose another port with --port (0: any free port)", exit_code=TRANSPORT) from None
     async with AsyncExitStack() as stack:
         stack.push_async_callback(hub.close)
@@ -121,7 +122,7 @@ async def _serve_console(
     except ValueError as error:
         raise CommandError(str(error), "name its hosts with console_hosts in [hub]") from None
     except OSError as error:
-        message = f"--console cannot listen at {address}: {error.strerror or error}"
+        message = f"--console {cannot_listen(address, error)}"
         raise CommandError(message, exit_code=TRANSPORT) from None
     url = f"{server.url}/console/"
     print_event(args, "console", f"serving the console at {url}{describe_console(served)}", url=url)

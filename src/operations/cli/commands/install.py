@@ -129,7 +129,7 @@ COMMAND = Command(
     name="install",
     summary=SUMMARIES["install"],
     run=run,
-    arguments=(Argument("EDITOR", ", ".join(EDITORS)),),
+    arguments=(Argument("EDITOR", f"one of {', '.join(EDITORS)}"),),
     options=(
         Option("--name", "server name in the editor (default: the directory name)", value="NAME"),
         Option("--replace", "replace another server with that name"),

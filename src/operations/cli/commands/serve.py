@@ -22,7 +22,7 @@ from operations.cli.arguments import (
 )
 from operations.cli.commands import SUMMARIES
 from operations.cli.configuration import require_configuration
-from operations.cli.failures import DENIED, OK, TRANSPORT, CommandError
+from operations.cli.failures import DENIED, OK, TRANSPORT, CommandError, cannot_listen
 from operations.cli.output import counted
 from operations.cli.processes import observe, print_event, print_opening
 from operations.cli.runner import stopping
@@ -84,7 +84,7 @@ async def _serve(args: ParsedArguments) -> int:
             await stack.enter_async_context(server)
         except OSError as error:
             raise CommandError(
-                f"cannot listen: {error.strerror or error}", "choose another address with --http", exit_code=TRANSPORT
+                cannot_listen(address, error), "choose another address with --http", exit_code=TRANSPORT
             ) from None
         count = len(served.exposure.operations)
         print_event(

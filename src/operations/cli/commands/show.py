@@ -88,7 +88,7 @@ async def _show_curl(args: ParsedArguments, details: OperationDetails) -> int:
 
     async with open_session(args, details.entry.id) as session:
         operation = session.find(details.entry.id)
-        session.require_dry_run(operation)
+        session.require_request(operation, "--curl")
         from operations.sources.openapi.config import HTTPCallOptions
 
         context = OperationContext(metadata={"http": HTTPCallOptions(dry_run=True)})
