@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -128,6 +129,60 @@ def test_an_operation_is_shown_with_its_fields_and_an_example_that_works(project
     assert "colour  red|blue  [red]" in done.out
     example = next(line.strip() for line in done.out.splitlines() if line.strip().startswith("ops call"))
     assert project.run("-c", example, program=["bash"]).code == 0
+
+
+HOSTILE = {
+    "a command as a name": {"$(touch pwned)": "x", "`touch pwned`": "1", "a;touch pwned;": "y", "a b": None},
+    "a line break": {"x\ntouch pwned\n": "z"},
+    "names that are quotes": {"it's": "it's", '"': '"; touch pwned; "'},
+    "an option": {"--output": "pwned"},
+    "a file as a value": {"v": "@secret.txt", "w": ["@secret.txt"]},
+    "a file as a name": {"@secret.txt": "x"},
+    "a file within a name": {"v@secret.txt": "x"},
+    "a file after an equals sign": {"v=@secret.txt": "x"},
+}
+
+
+@pytest.mark.parametrize("example", HOSTILE.values(), ids=HOSTILE.keys())
+def test_an_example_of_external_names_and_values_is_one_input(example: dict[str, Any], tmp_path: Path) -> None:
+    """The example is copied to a shell: it must neither run a command nor read or write a file."""
+    project = Project(tmp_path)
+    schema = {
+        "type": "object",
+        "properties": {name: {"examples": [value]} for name, value in example.items()},
+        "required": list(example),
+    }
+    project.write(
+        "code/hostile.py",
+        "from operations import Operation, OperationSpec, from_schema\n"
+        "async def echo(input, context):\n    return {'input': input}\n"
+        "spec = OperationSpec(name='echo', namespace='evil', type='query', "
+        f"input_schema=from_schema({schema!r}))\n"
+        "operation = Operation(spec=spec, handler=echo)\n",
+    )
+    project.write("operations.toml", "[sources.evil]\npython = './code'\n")
+    project.write("secret.txt", "the secret")
+    shown = project.run("show", "evil.echo").out
+    command = shown[shown.index("  ops call") :].partition("\n  more: ")[0].strip()
+    done = project.run("-c", command, program=["bash"])
+    assert done.data == {"input": example}
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_an_example_of_a_long_string_is_short(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write(
+        "code/long.py",
+        "from operations import Operation, OperationSpec, from_schema\n"
+        "async def read(input, context):\n    pass\n"
+        "schema = {'properties': {'v': {'type': 'string', 'minLength': 10**11}}, 'required': ['v']}\n"
+        "spec = OperationSpec(name='read', namespace='long', type='query', input_schema=from_schema(schema))\n"
+        "operation = Operation(spec=spec, handler=read)\n",
+    )
+    project.write("operations.toml", "[sources.long]\npython = './code'\n")
+    shown = project.run("show", "long.read")
+    assert shown.code == 0
+    assert len(shown.out) < 200_000
 
 
 def test_every_example_of_the_shop_is_valid_input(project: Project) -> None:

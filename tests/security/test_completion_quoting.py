@@ -34,6 +34,8 @@ VALUES = {
     "p": "pé 日本 ünï",
 }
 FIELD = "z$(touch pwned)`touch pwned`"
+FILES = ["@x", "y=@x", "y@x"]
+"""Values and names of fields for which the command would read a file."""
 OPTIONS = ["--url=http://127.0.0.1:9/pwned", "-c", "--trust"]
 """Names of fields that would be options."""
 UNSAFE = ["u\nv=$(touch pwned)", "u\x1b]0;title\x07", "u\x9b31m", "u\u202eevil", "u\ttab", "u\u2028line"]
@@ -42,8 +44,8 @@ from operations import Operation, OperationSpec, from_schema
 
 schema = from_schema({{
     "type": "object",
-    "properties": {{"v": {{"enum": {[*VALUES.values(), *UNSAFE]!r}}}, {FIELD!r}: {{"type": "string"}},
-        **dict.fromkeys({OPTIONS!r}, {{"type": "string"}})}},
+    "properties": {{"v": {{"enum": {[*VALUES.values(), *UNSAFE, *FILES[:1]]!r}}}, {FIELD!r}: {{"type": "string"}},
+        **dict.fromkeys({[*OPTIONS, *FILES]!r}, {{"type": "string"}})}},
 }})
 
 async def echo(input, context):
@@ -122,6 +124,14 @@ def test_names_that_would_be_options_are_not_completed(shell: str, project: Proj
     assert len(lines) == 2
     assert not [line for line in lines if line.startswith("-")]
     assert "--trust=" not in project.run("__complete", shell, "ops call evil.echo --t").out.splitlines()
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_names_and_values_that_would_read_a_file_are_not_completed(shell: str, project: Project) -> None:
+    assert "@x" not in project.run("__complete", shell, "ops call evil.echo v=").out
+    assert project.run("__complete", shell, "ops call evil.echo y").out == ""
+    lines = project.run("__complete", shell, "ops call evil.echo v=@").out.splitlines()
+    assert "v=@x" not in lines
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

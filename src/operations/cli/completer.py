@@ -10,7 +10,7 @@ from pathlib import Path
 
 from operations.cli.arguments import COMMON, Argument, Command, Option, ParsedArguments, find_command
 from operations.cli.commands import SUMMARIES
-from operations.cli.fields import Fields
+from operations.cli.fields import Fields, is_assignment
 from operations.cli.terminal import write_text
 from operations.config.cache import Catalogue, load_catalogue
 from operations.config.trust import find_config, is_trusted, refusal
@@ -149,14 +149,14 @@ def _fields(word: str, positional: list[str], catalogue: Catalogue | None) -> It
         values = [str(each) for each in fields.choices(path) if isinstance(each, (str, int, float))]
         if fields.types(path) == {"boolean"}:
             values = ["true", "false"]
-        yield from _begins(word, (f"{name}={value}" for value in values))
+        yield from _begins(word, (f"{name}={value}" for value in values if is_assignment(name, value)))
         return
     taken = {each.partition("=")[0].rstrip(":") for each in positional[1:]}
     before, dot, _ = word.rpartition(".")
     path = before.split(".") if dot else []
     for each in fields.names(path):
         full = f"{before}{dot}{each}"
-        if full not in taken:
+        if full not in taken and is_assignment(full, ""):
             yield from _begins(word, [f"{full}." if fields.names([*path, each]) else f"{full}="])
 
 

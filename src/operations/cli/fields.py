@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 Path = Sequence[str | int]
+WORD = r"(?s)^(?P<key>[^=@:]+(?::(?!=)[^=@:]*)*?)(?P<sign>:=@|=@|:=|=|@)(?P<value>.*)$"
+"""A word of a command line that specifies a field: `key=value`, `key:=json`, `key@file`."""
+WHOLE = ("@", "{", "[")
+"""First characters of a word that specifies the whole input, such as `@input.json`, instead of one field."""
 _MAX_STEPS = 200
 """Maximum number of sub-schemas to inspect at one path, because a schema may refer to itself."""
+
+
+def is_assignment(name: str, value: str) -> bool:
+    """Whether the word `name=value` means this field and this value, not a file, an option or other JSON."""
+    match = None if name.startswith(("-", *WHOLE)) else re.match(WORD, f"{name}={value}")
+    return match is not None and match.groups() == (name, "=", value)
 
 
 class Fields:

@@ -14,16 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from operations.cli.arguments import UsageError, suggestion
-from operations.cli.fields import Fields
+from operations.cli.fields import WHOLE, WORD, Fields
 from operations.cli.fields import Path as InputPath
 from operations.cli.stderr import warn
 from operations.spec import Operation
 
-_WORD = r"(?s)^(?P<key>[^=@:]+(?::(?!=)[^=@:]*)*?)(?P<sign>:=@|=@|:=|=|@)(?P<value>.*)$"
 _STEP = r"\[(\d*)\]|([^.\[\]]+)"
 _APPEND = -1
-_WHOLE = ("@", "{", "[")
-"""First characters of a word that specifies the whole input, such as `@input.json`, instead of one field."""
 _STDIN = ("-", "@-")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -61,12 +58,12 @@ def read_input(words: Sequence[str], document: object, stdin: bytes = b"", *, se
     whole: Any = None
     assigned: set[tuple[str | int, ...]] = set()
     for word in words:
-        if word == "-" or word.startswith(_WHOLE):
+        if word == "-" or word.startswith(WHOLE):
             if whole is not None:
                 raise UsageError(f"the whole input is given twice: the second is {word!r}")
             whole = _read_whole(word, stdin)
             continue
-        match = re.match(_WORD, word)
+        match = re.match(WORD, word)
         if match is None:
             raise UsageError(
                 f"invalid input {word!r}: expected key=value, key:=json, key@file or @input.json", _example(fields)
@@ -87,7 +84,7 @@ def read_input(words: Sequence[str], document: object, stdin: bytes = b"", *, se
 
 def typed_by_schema(words: Sequence[str]) -> dict[str, str]:
     """Return key and value of each `key=value` word: the words whose values are converted to the type in the schema."""
-    matches = (re.match(_WORD, word) for word in words if not word.startswith(_WHOLE))
+    matches = (re.match(WORD, word) for word in words if not word.startswith(WHOLE))
     return {match["key"]: match["value"] for match in matches if match is not None and match["sign"] == "="}
 
 

@@ -7,13 +7,14 @@ from typing import Any
 
 import msgspec
 
-from operations.cli.fields import Fields
+from operations.cli.fields import Fields, is_assignment
 from operations.cli.stderr import hide_secret
 from operations.errors import CallError
 from operations.schema import Schema
 from operations.wire import decode_json, encode_json
 
 _MAX_FIELDS = 12
+_MAX_LENGTH = 1_000
 _FORMATS = {
     "date-time": "2026-01-31T12:00:00Z",
     "date": "2026-01-31",
@@ -88,7 +89,7 @@ def _guess_scalar(types: set[str], nodes: list[Mapping[str, Any]]) -> Any:
         node.update(each)
     if "string" in types:
         text = _FORMATS.get(node.get("format", ""), "text")
-        return text.ljust(int(node.get("minLength", 0)), "x")
+        return text.ljust(min(int(node.get("minLength", 0)), _MAX_LENGTH), "x")
     if types & {"integer", "number"}:
         low = node.get("minimum", node.get("exclusiveMinimum", 0))
         return max(1, int(low) + 1) if "maximum" not in node else min(max(1, int(low)), int(node["maximum"]))
@@ -98,9 +99,11 @@ def _guess_scalar(types: set[str], nodes: list[Mapping[str, Any]]) -> Any:
 def shell_command(operation_id: str, example: Any, fields: Fields, *, streams: bool) -> str:
     """Return the shell command that calls an operation with an example input; for bytes, the command names a file."""
     words = ["ops", "sub" if streams else "call", operation_id]
-    if isinstance(example, Mapping):
+    if isinstance(example, Mapping) and all(is_assignment(name, "") for name in example):
         for name, value in example.items():
-            words.append(f"{name}@FILE" if fields.is_binary([name]) else _word(name, value))
+            words.append(f"{_quoted(name)}@FILE" if fields.is_binary([name]) else _word(name, value))
+    elif isinstance(example, Mapping):
+        words.append(_quoted(encode_json(example).decode()))
     return " ".join(words)
 
 
@@ -137,7 +140,7 @@ def _redacted(part: Any, redact: Callable[[str], str]) -> Any:
 
 def curl_command(request: Mapping[str, Any]) -> str:
     """Return a dry run's request as a curl command."""
-    lines = [f"curl -X {request['method']} {_quoted(request['url'])}"]
+    lines = [f"curl -X {_quoted(request['method'])} {_quoted(request['url'])}"]
     lines += [f"  -H {_quoted(f'{name}: {value}')}" for name, value in request["headers"]]
     body = request.get("body")
     if body:
@@ -196,16 +199,16 @@ def _part_text(part: Any) -> str:
 def _word(name: str, value: Any) -> str:
     plain = _plain(value)
     if plain is not None:
-        return f"{name}={plain}"
+        return f"{_quoted(name)}={plain}"
     if isinstance(value, list) and value and all(_plain(item) is not None for item in value):
-        return " ".join(f"{name}={_plain(item)}" for item in value)
-    return f"{name}:={_quoted(encode_json(value).decode())}"
+        return " ".join(f"{_quoted(name)}={_plain(item)}" for item in value)
+    return f"{_quoted(name)}:={_quoted(encode_json(value).decode())}"
 
 
 def _plain(value: Any) -> str | None:
     """Return a value as shell text for `key=value`; None if the value can only be written as JSON, with `key:=`."""
     if isinstance(value, str):
-        return _quoted(value) if value else None
+        return _quoted(value) if value and not value.startswith("@") else None  # `name=@…` would read a file
     return encode_json(value).decode() if isinstance(value, (bool, int, float)) else None
 
 
