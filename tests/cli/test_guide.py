@@ -7,7 +7,9 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -139,3 +141,19 @@ def test_the_commands_that_the_tour_suggests_work(quickstart: Project, tmp_path:
         command = command.replace("start_api", "start_api minutes=0.2").replace("city=Oslo", "city=Oslo --limit 1")
         done = quickstart.run("-c", command, program=["bash"], env={"QUICKSTART_PORT": port})
         assert done.code == 0, (command, done.err)
+
+
+def test_the_demo_does_not_take_another_program_for_its_api(quickstart: Project) -> None:
+    class Other(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(404)
+
+        def log_message(self, *arguments: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Other) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        port = str(other.server_port)
+        done = quickstart.run("call", "demo.start_api", env={"QUICKSTART_PORT": port})
+        other.shutdown()
+    assert done.code == 5
+    assert f"another program uses port {port}: set QUICKSTART_PORT to another port" in done.err

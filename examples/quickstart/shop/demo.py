@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
+from http.client import HTTPException
 from pathlib import Path
 
 from operations import CallError, operation
@@ -40,9 +42,14 @@ def start_api(minutes: float = 10.0) -> dict[str, str]:
 
 
 def answers(port: int) -> bool:
-    """Whether a server listens at a port."""
+    """Whether the weather API responds at a port; raise an error if another program does."""
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=1):
-            return True
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/cities", timeout=1) as response:
+            station = response.headers["X-Station"]
+    except (urllib.error.HTTPError, HTTPException):
+        station = None
     except OSError:
         return False
+    if station != "quickstart":
+        raise CallError("NOT_STARTED", f"another program uses port {port}: set QUICKSTART_PORT to another port")
+    return True
