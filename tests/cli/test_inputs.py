@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from operations.cli.arguments import UsageError
-from operations.cli.fields import Fields
 from operations.cli.inputs import read_input
 from operations.cli.snippets import example_input
+from operations.exports.schema_parts import Fields
 from operations.schema import from_schema, from_type
 
 SCHEMA: dict[str, Any] = {

@@ -7,6 +7,7 @@ nor shares its declarations with help and completion.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -82,6 +83,11 @@ class ParsedArguments:
         """Return a copy in which `values` replace the values of the same names."""
         return ParsedArguments({**self._values, **values})
 
+
+WORD = r"(?s)^(?P<key>[^=@:]+(?::(?!=)[^=@:]*)*?)(?P<sign>:=@|=@|:=|=|@)(?P<value>.*)$"
+"""A word of a command line that specifies a field: `key=value`, `key:=json`, `key@file`."""
+WHOLE = ("@", "{", "[")
+"""First characters of a word that specifies the whole input, such as `@input.json`, instead of one field."""
 
 Run = Callable[[ParsedArguments], "int | Awaitable[int]"]
 
@@ -165,6 +171,12 @@ def seconds(text: str) -> float:
     if not 0 < duration < 10**9:
         raise ValueError("expected a positive duration")
     return duration
+
+
+def is_assignment(name: str, value: str) -> bool:
+    """Whether the word `name=value` means this field and this value, not a file, an option or other JSON."""
+    match = None if name.startswith(("-", *WHOLE)) else re.match(WORD, f"{name}={value}")
+    return match is not None and match.groups() == (name, "=", value)
 
 
 def find_command(name: str) -> Command:

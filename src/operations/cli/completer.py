@@ -8,12 +8,12 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from operations.cli.arguments import COMMON, Argument, Command, Option, ParsedArguments, find_command
+from operations.cli.arguments import COMMON, Argument, Command, Option, ParsedArguments, find_command, is_assignment
 from operations.cli.commands import SUMMARIES
-from operations.cli.fields import Fields, is_assignment
 from operations.cli.terminal import write_text
 from operations.config.cache import Catalogue, load_catalogue
 from operations.config.trust import find_config, is_trusted, refusal
+from operations.exports.schema_parts import Fields
 
 FILES = "__files__"
 _MAX_OFFERED = 500

@@ -13,10 +13,9 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from operations.cli.arguments import UsageError, suggestion
-from operations.cli.fields import WHOLE, WORD, Fields
-from operations.cli.fields import Path as InputPath
+from operations.cli.arguments import WHOLE, WORD, UsageError, suggestion
 from operations.cli.stderr import warn
+from operations.exports.schema_parts import FieldPath, Fields
 from operations.spec import Operation
 
 _STEP = r"\[(\d*)\]|([^.\[\]]+)"
@@ -48,7 +47,7 @@ def read_operation_input(words: Sequence[str], operation: Operation[Any], stdin:
     return read_input(words, operation.spec.input_schema.document, stdin, sends_files=operation.split_files is not None)
 
 
-def read_input(words: Sequence[str], document: object, stdin: bytes = b"", *, sends_files: bool = False) -> Any:
+def read_input(words: Sequence[str], document: Any, stdin: bytes = b"", *, sends_files: bool = False) -> Any:
     """Return the input that the words of a command line specify, typed by the schema `document`.
 
     Return None if there are no words. With `sends_files`, a file for a binary field is passed as its path, name and
@@ -120,7 +119,7 @@ def _read_whole(word: str, stdin: bytes) -> Any:
     return _json(word.encode(errors="surrogateescape"), "the input")
 
 
-def _value(sign: str, text: str, path: InputPath, fields: Fields) -> Any:
+def _value(sign: str, text: str, path: FieldPath, fields: Fields) -> Any:
     name = _shown(path)
     if sign == ":=":
         return _json(text.encode(errors="surrogateescape"), name)
@@ -139,7 +138,7 @@ def _value(sign: str, text: str, path: InputPath, fields: Fields) -> Any:
     return typed(text, _known(path), fields)
 
 
-def typed(text: str, path: InputPath, fields: Fields) -> Any:
+def typed(text: str, path: FieldPath, fields: Fields) -> Any:
     """Convert text to the field's type; keep it as text if the schema allows strings."""
     for choice in fields.choices(path):
         if (choice if isinstance(choice, str) else _dumped(choice)) == text:
@@ -209,7 +208,7 @@ def _parse_key(key: str, fields: Fields) -> list[str | int]:
     return steps
 
 
-def _check_name(path: InputPath, fields: Fields) -> None:
+def _check_name(path: FieldPath, fields: Fields) -> None:
     """Raise if a closed schema does not declare a name; warn if an open schema only declares a similar name."""
     for depth, step in enumerate(path):
         before = _known(path[:depth])
@@ -224,7 +223,7 @@ def _check_name(path: InputPath, fields: Fields) -> None:
         return
 
 
-def _put(target: dict[str, Any], path: InputPath, value: Any, key: str, assigned: set[tuple[str | int, ...]]) -> None:
+def _put(target: dict[str, Any], path: FieldPath, value: Any, key: str, assigned: set[tuple[str | int, ...]]) -> None:
     """Set the value at a path; a numeric step creates a list, and a repeated key appends to a list.
 
     A path that an earlier word set is an error, except for a list. A value that comes from a whole input
@@ -283,11 +282,11 @@ def _set_item(holder: list[Any], step: str | int, value: Any, key: str) -> None:
         raise UsageError(f"{key}: {problem}; give items in order, or use []")
 
 
-def _known(path: InputPath) -> list[str | int]:
+def _known(path: FieldPath) -> list[str | int]:
     return [0 if step == _APPEND else step for step in path]
 
 
-def _shown(path: InputPath) -> str:
+def _shown(path: FieldPath) -> str:
     text = ""
     for step in path:
         if isinstance(step, int):

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 from operations.catalogue import unknown_operation
 from operations.cli.arguments import ParsedArguments
 from operations.cli.failures import CommandError
-from operations.cli.fields import Fields
 from operations.cli.runner import run
 from operations.cli.stderr import warn, warn_skipped
 from operations.config.cache import Catalogue, CatalogueEntry, load_catalogue
 from operations.config.trust import is_trusted
+from operations.exports.schema_parts import Fields
 from operations.spec import OperationSpec
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from operations.cli.fields import Fields
 from operations.cli.terminal import columns, one_line, paint, printable
+from operations.exports.schema_parts import Fields
 from operations.wire import encode_json
 
 _MAX_DEPTH = 4
@@ -49,7 +49,7 @@ class SchemaRow(NamedTuple):
     about: str
 
 
-def schema_lines(document: object, *, limit: int, more: str) -> Iterator[str]:
+def schema_lines(document: Any, *, limit: int, more: str) -> Iterator[str]:
     """Yield a line for each field of a schema; for a schema without fields, one line with its type.
 
     If there are more than `limit` fields, a line has the number of omitted fields, and `more`, the command that prints
@@ -92,7 +92,7 @@ def _fitting(rows: list[SchemaRow], limit: int) -> list[SchemaRow]:
 class SchemaText:
     """The rows of one schema document."""
 
-    def __init__(self, document: object) -> None:
+    def __init__(self, document: Any) -> None:
         self._document = document
         self._fields = Fields(document)
         self._left = _MAX_ROWS
@@ -111,19 +111,17 @@ class SchemaText:
         choices = self._choices(node)
         if choices:
             return printable("|".join(map(_plain, choices)))
-        given = node.get("type")
-        types = [given] if isinstance(given, str) else list(given) if isinstance(given, list) else []
-        if not types:
-            types = self._untyped(node, hops)
-        names = dict.fromkeys(self._named(str(name), node, hops) for name in types)
+        given = node.get("type", [])
+        types = [given] if isinstance(given, str) else given or self._untyped(node, hops)
+        names = dict.fromkeys(self._named(name, node, hops) for name in types)
         return printable("|".join(sorted(names, key=lambda name: name == "null"))) or "anything"
 
     def about(self, schema: object) -> str:
         """Return the text beside a field: the limits of its value, its description and its default."""
         node = self._fields.merged(schema)
         limits = [*_limits(node)]
-        values = node.get("enum")
-        if isinstance(values, list) and len(values) > _MAX_CHOICES:
+        values = node.get("enum", ())
+        if len(values) > _MAX_CHOICES:
             limits.append(f"one of {', '.join(map(_plain, values[:_MAX_CHOICES]))}, … ({len(values)})")
         items = node.get("items")
         if isinstance(items, Mapping):
@@ -140,14 +138,10 @@ class SchemaText:
         if "properties" not in node and isinstance(node.get("items"), Mapping):
             yield from self._below(node["items"], depth, hops + 1)
             return
-        properties = node.get("properties")
-        required = node.get("required")
-        needed = {name for name in required if isinstance(name, str)} if isinstance(required, list) else set[str]()
-        for name, child in sorted(
-            properties.items() if isinstance(properties, Mapping) else (), key=lambda item: item[0] not in needed
-        ):
+        needed = set(node.get("required", ()))
+        for name, child in sorted(node.get("properties", {}).items(), key=lambda item: item[0] not in needed):
             self._left -= 1
-            yield SchemaRow(depth, name in needed, str(name), self.kind(child), self.about(child))
+            yield SchemaRow(depth, name in needed, name, self.kind(child), self.about(child))
             yield from self._below(child, depth + 1)
         others = node.get("additionalProperties")
         if isinstance(others, Mapping) and others:
@@ -156,7 +150,7 @@ class SchemaText:
         yield from self._variants(node, depth, hops)
 
     def _variants(self, node: Mapping[str, Any], depth: int, hops: int) -> Iterator[SchemaRow]:
-        found = self._fields.variants(node)
+        found = self._fields.branches(node)
         if len(found) == 1:
             yield from self._below(found[0], depth, hops + 1)
             return
@@ -171,12 +165,12 @@ class SchemaText:
     def _choices(self, node: Mapping[str, Any]) -> list[Any]:
         if "const" in node:
             return [node["const"]]
-        values = node.get("enum")
-        return values if isinstance(values, list) and len(values) <= _MAX_CHOICES else []
+        values = node.get("enum", [])
+        return values if len(values) <= _MAX_CHOICES else []
 
     def _untyped(self, node: Mapping[str, Any], hops: int) -> list[str]:
         """Return the types that a schema without `type` implies."""
-        variants = self._fields.variants(node)[:_MAX_VARIANTS]
+        variants = self._fields.branches(node)[:_MAX_VARIANTS]
         if variants:
             return list(dict.fromkeys(part for each in variants for part in self.kind(each, hops + 1).split("|")))
         return ["object"] if "properties" in node else []

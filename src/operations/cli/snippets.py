@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 
-from operations.cli.fields import Fields, is_assignment
+from operations.cli.arguments import is_assignment
 from operations.cli.stderr import hide_secret
 from operations.errors import CallError
+from operations.exports.schema_parts import Fields
 from operations.schema import Schema
 from operations.wire import decode_json, encode_json
 
@@ -57,7 +58,7 @@ def _guess(fields: Fields, path: list[str | int], *, optional: bool, depth: int)
 
 
 def _guess_object(
-    fields: Fields, path: list[str | int], nodes: list[Mapping[str, Any]], *, optional: bool, depth: int
+    fields: Fields, path: list[str | int], nodes: list[dict[str, Any]], *, optional: bool, depth: int
 ) -> dict[str, Any]:
     required = [name for node in nodes[:1] for name in node.get("required", [])]
     names = fields.names(path)
@@ -70,20 +71,19 @@ def _guess_object(
     return {name: _guess(fields, [*path, name], optional=False, depth=depth + 1) for name in included[:maximum]}
 
 
-def _offered(nodes: list[Mapping[str, Any]]) -> list[Any]:
+def _offered(nodes: list[dict[str, Any]]) -> list[Any]:
     """Return the example, constant, default and first enumerated values in schemas; a default of null is skipped."""
     listed: list[Any] = []
     for node in nodes:
-        examples = node.get("examples")
-        listed += examples if isinstance(examples, list) else []
+        listed += node.get("examples", ())
         listed += [node[key] for key in ("example", "const") if key in node]
     for node in nodes:
         listed += [node["default"]] if node.get("default") is not None else []
-        listed += node["enum"][:1] if isinstance(node.get("enum"), list) else []
+        listed += node.get("enum", ())[:1]
     return listed
 
 
-def _guess_scalar(types: set[str], nodes: list[Mapping[str, Any]]) -> Any:
+def _guess_scalar(types: set[str], nodes: list[dict[str, Any]]) -> Any:
     node: dict[str, Any] = {}
     for each in nodes:
         node.update(each)

@@ -15,6 +15,7 @@ import msgspec
 
 from operations.catalogue import attribute_path
 from operations.exports.definitions import Hoisted, SharedDefinition, hoist
+from operations.exports.schema_parts import merge
 from operations.spec import OperationSpec
 
 _NAMES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
@@ -25,7 +26,6 @@ _MAX_BRANCHES = 20
 _MAX_DOC = 100
 _MAX_NODES = 50_000
 """Maximum number of parts of one schema that are annotated. It is needed because merging `allOf` can repeat parts."""
-_IN_PLACE = ("$ref", "allOf")
 _SOURCES = {
     **dict.fromkeys(("str", "int", "float", "bool", "bytes", "list", "dict"), "builtins"),
     **dict.fromkeys(("Any", "Literal", "NotRequired"), "typing"),
@@ -83,24 +83,11 @@ class TypeWriter:
 
     def resolve(self, schema: Any) -> Mapping[str, Any]:
         """Return a schema with its reference followed and its `allOf` merged."""
-        merged: dict[str, Any] = {}
-        pending, steps = [schema], 0
-        while pending and steps < 100:
-            node = pending.pop(0)
-            steps += 1
-            if not isinstance(node, Mapping):
-                continue
-            if isinstance(node.get("$ref"), str) and node["$ref"] in self._definitions:
-                pending.insert(0, self._definitions[node["$ref"]].schema(refer_by_key))
-            pending.extend(node.get("allOf", ()))
-            for name, value in node.items():
-                if name == "properties":
-                    merged["properties"] = {**merged.get("properties", {}), **value}
-                elif name == "required":
-                    merged["required"] = [*merged.get("required", ()), *value]
-                elif name not in _IN_PLACE:
-                    merged.setdefault(name, value)
-        return merged
+        return merge(schema, self._target)
+
+    def _target(self, key: str) -> Any:
+        definition = self._definitions.get(key)
+        return None if definition is None else definition.schema(refer_by_key)
 
     def property_annotation(self, schema: Any, hint: str) -> str:
         """Return the annotation of a part of a hoisted schema."""

@@ -1,8 +1,13 @@
-"""SchemaParts: the schemas that apply to one value, merged into one schema or as separate branches of its unions."""
+"""SchemaParts: the schemas that apply to one value, merged into one schema or as separate branches of its unions.
+
+`Fields` finds them by the path of the value. The schemas are normalised documents of `operations.schema`, whose
+references are pointers into `$defs`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 _TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
@@ -10,6 +15,8 @@ OF_OBJECTS = ("properties", "required", "additionalProperties", "minProperties",
 OF_ARRAYS = ("items", "prefixItems", "minItems", "maxItems", "uniqueItems", "contains")
 _MAX_MERGED = 200
 _MAX_UNION_DEPTH = 8
+
+FieldPath = Sequence[str | int]
 
 
 class SchemaParts:
@@ -25,24 +32,7 @@ class SchemaParts:
 
     def merged(self, schema: Any) -> dict[str, Any]:
         """Return a schema with its reference followed and its `allOf` merged into it."""
-        pending, found, steps = [schema], dict[str, Any](), 0
-        while pending and steps < _MAX_MERGED:
-            node = pending.pop(0)
-            steps += 1
-            if not isinstance(node, Mapping):
-                continue
-            reference = node.get("$ref")
-            if isinstance(reference, str):
-                pending.insert(0, self.target(reference))
-            pending.extend(node.get("allOf", ()))
-            for keyword, value in node.items():
-                if keyword == "properties":
-                    found["properties"] = {**found.get("properties", {}), **value}
-                elif keyword == "required":
-                    found["required"] = list(dict.fromkeys([*found.get("required", ()), *value]))
-                elif keyword not in ("$ref", "allOf", "$defs"):
-                    found.setdefault(keyword, value)
-        return found
+        return merge(schema, self.target)
 
     def variants(self, schema: Any) -> Iterator[dict[str, Any]]:
         """Yield a merged schema and, recursively, the merged branches of its unions."""
@@ -62,6 +52,96 @@ class SchemaParts:
         if any(self.accepts_null(each, depth + 1) for each in branches):
             return True
         return "null" in kinds_of(node) or not (kinds_of(node) or branches)
+
+
+class Fields(SchemaParts):
+    """The fields of a schema document by path, for parsing input, completion and examples."""
+
+    def at(self, path: FieldPath = ()) -> list[dict[str, Any]]:
+        """Return every schema that applies at a path: references resolved, each branch of a union separate."""
+        nodes = list(self.variants(self._root))
+        for step in path:
+            found = (each for node in nodes for each in self.variants(_child(node, step)))
+            nodes = list(islice(found, _MAX_MERGED))
+        return nodes
+
+    def names(self, path: FieldPath = ()) -> list[str]:
+        """Return the declared fields of the object at a path, required ones first."""
+        nodes = self.at(path)
+        declared = dict.fromkeys(name for node in nodes for name in node.get("properties", ()))
+        required = {name for node in nodes for name in node.get("required", ())}
+        return sorted(declared, key=lambda name: name not in required)
+
+    def is_open(self, path: FieldPath = ()) -> bool:
+        """Whether undeclared fields are allowed."""
+        return not any(
+            node.get("additionalProperties") is False or node.get("unevaluatedProperties") is False
+            for node in self.at(path)
+        )
+
+    def types(self, path: FieldPath) -> set[str]:
+        """Return the JSON types allowed at a path; empty if the schema does not specify any."""
+        return {kind for node in self.at(path) for kind in kinds_of(node)}
+
+    def choices(self, path: FieldPath) -> list[Any]:
+        """Return the values of an enumeration at a path."""
+        listed: list[Any] = []
+        for node in self.at(path):
+            listed += node.get("enum", ())
+            if "const" in node:
+                listed.append(node["const"])
+        return listed
+
+    def is_binary(self, path: FieldPath) -> bool:
+        """Whether the value at a path is bytes."""
+        return any(map(_is_binary, self.at(path)))
+
+    def branches(self, node: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return the branches of a union, except null."""
+        branches = [*node.get("oneOf", ()), *node.get("anyOf", ())][:_MAX_MERGED]
+        return [each for each in map(self.merged, branches) if each.get("type") != "null"]
+
+
+def _child(node: Mapping[str, Any], step: str | int) -> Any:
+    """Return the schema of an item, or of a property."""
+    if isinstance(step, int):
+        prefix = node.get("prefixItems", ())
+        return prefix[step] if step < len(prefix) else node.get("items")
+    properties = node.get("properties", {})
+    return properties[step] if step in properties else node.get("additionalProperties")
+
+
+def _is_binary(node: Mapping[str, Any]) -> bool:
+    kind = node.get("contentMediaType")
+    is_file = (
+        isinstance(kind, str) and "contentEncoding" not in node and not kind.startswith(("text/", "application/json"))
+    )
+    return is_file or node.get("contentEncoding") == "base64" or node.get("format") in ("binary", "byte")
+
+
+def merge(schema: Any, target: Callable[[str], Any]) -> dict[str, Any]:
+    """Return a schema with its reference followed and its `allOf` merged into it; its own keywords take precedence.
+
+    `target` returns the target of a reference.
+    """
+    pending, found, steps = [schema], dict[str, Any](), 0
+    while pending and steps < _MAX_MERGED:
+        node = pending.pop(0)
+        steps += 1
+        if not isinstance(node, Mapping):
+            continue
+        if "$ref" in node:
+            pending.insert(0, target(node["$ref"]))
+        pending.extend(node.get("allOf", ()))
+        for keyword, value in node.items():
+            if keyword == "properties":
+                known = found.get("properties", {})
+                found["properties"] = {**known, **value, **known}
+            elif keyword == "required":
+                found["required"] = list(dict.fromkeys([*found.get("required", ()), *value]))
+            elif keyword not in ("$ref", "allOf", "$defs"):
+                found.setdefault(keyword, value)
+    return found
 
 
 def kinds_of(schema: Mapping[str, Any]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from operations.exports.schema_parts import SchemaParts
 from operations.spec import OperationSpec
 
 _MAX_DEPTH = 3
@@ -49,12 +50,11 @@ class _Shapes:
     """Prints the parts of one schema document."""
 
     def __init__(self, document: Any) -> None:
-        self._document = document
-        self._definitions = document.get("$defs", {}) if isinstance(document, Mapping) else {}
+        self._parts = SchemaParts(document)
 
     def parameters(self, schema: Any) -> str:
         """Return the properties of an object as parameters."""
-        node = self._resolve(schema)
+        node = self._parts.merged(schema)
         properties = node.get("properties", {})
         required = set(node.get("required", ()))
         ordered = sorted(properties, key=lambda name: name not in required)
@@ -65,14 +65,14 @@ class _Shapes:
 
     def note(self, schema: Any) -> str:
         """Return the first line of a property's description, with its default."""
-        node = self._resolve(schema)
+        node = self._parts.merged(schema)
         text = str(node.get("description", "")).strip().partition("\n")[0]
         default = node.get("default")
         return _cut(text, _MAX_NOTE) + (f" (default {_cut(str(default), 40)})" if default is not None else "")
 
     def shape(self, schema: Any, depth: int) -> str:
         """Return a type in a few characters."""
-        node = self._resolve(schema)
+        node = self._parts.merged(schema)
         if depth > _MAX_DEPTH + 1:
             return "…"
         if "const" in node:
@@ -105,22 +105,6 @@ class _Shapes:
             )
             return "{" + ", ".join(members) + "}"
         return _NAMES.get(kind, kind)
-
-    def _resolve(self, schema: Any) -> Mapping[str, Any]:
-        for _ in range(20):
-            if not isinstance(schema, Mapping):
-                return {}
-            if "$ref" in schema:
-                reference = schema["$ref"]
-                name = reference.removeprefix("#/$defs/")
-                target = self._document if reference == "#" else self._definitions.get(name)
-            elif len(schema.get("allOf", ())) == 1 and "properties" not in schema:
-                target = schema["allOf"][0]
-            else:
-                return schema
-            rest = {key: value for key, value in schema.items() if key not in ("$ref", "allOf", "$defs")}
-            schema = {**target, **rest} if isinstance(target, Mapping) else rest
-        return {}
 
 
 def _cut(text: str, most: int) -> str:

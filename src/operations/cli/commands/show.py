@@ -11,7 +11,6 @@ from operations.cli.arguments import LISTING_OPTIONS, Argument, Command, Option,
 from operations.cli.commands import SUMMARIES
 from operations.cli.direct_sources import DIRECT_OPTIONS
 from operations.cli.failures import OK, CommandError
-from operations.cli.fields import Fields
 from operations.cli.inputs import INPUT_FORMS, read_input
 from operations.cli.listing import as_data, read_listing
 from operations.cli.output import write_either, write_json
@@ -19,6 +18,7 @@ from operations.cli.schema_text import schema_lines
 from operations.cli.snippets import curl_command, example_input, python_code, shell_command, without_secrets
 from operations.cli.terminal import paint, printable, write_text
 from operations.config.cache import CatalogueEntry
+from operations.exports.schema_parts import Fields
 from operations.schema import Schema, from_schema
 
 _MAX_INPUT_LINES = 80
