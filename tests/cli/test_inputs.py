@@ -8,8 +8,8 @@ import pytest
 from operations.cli.arguments import UsageError
 from operations.cli.inputs import read_input
 from operations.cli.snippets import example_input
-from operations.exports.schema_parts import Fields
 from operations.schema import from_schema, from_type
+from operations.schema.parts import Fields
 
 SCHEMA: dict[str, Any] = {
     "type": "object",

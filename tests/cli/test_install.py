@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from operations.cli.commands.install import EDITORS, editor_file, server_entry, with_server, write_atomically
+from operations.cli.commands.install import EDITORS, editor_file, server_entry, with_server, write_editor_file
 from operations.cli.failures import CommandError
 from operations.cli.main import main
 
@@ -80,7 +80,7 @@ def test_a_symbolic_link_is_kept(tmp_path: Path) -> None:
     real, link = tmp_path / "real.json", tmp_path / "link.json"
     real.write_text("{}")
     link.symlink_to(real)
-    write_atomically(link, "new")
+    write_editor_file(link, "new")
     assert link.is_symlink()
     assert real.read_text() == "new"
 
@@ -92,7 +92,7 @@ def test_a_file_that_cannot_be_written_is_left_alone(tmp_path: Path) -> None:
         target = tmp_path / "locked" / "mcp.json"
         target.parent.mkdir(mode=0o500)
     with pytest.raises(CommandError):
-        write_atomically(target, "x")
+        write_editor_file(target, "x")
 
 
 def test_an_existing_entry_is_not_written_again() -> None:

@@ -13,7 +13,7 @@ from operations.cli.commands import SUMMARIES
 from operations.cli.terminal import write_text
 from operations.config.cache import Catalogue, load_catalogue
 from operations.config.trust import find_config, is_trusted, refusal
-from operations.exports.schema_parts import Fields
+from operations.schema.parts import Fields
 
 FILES = "__files__"
 _MAX_OFFERED = 500

@@ -15,7 +15,7 @@ from typing import Any
 
 from operations.cli.arguments import WHOLE, WORD, UsageError, suggestion
 from operations.cli.stderr import warn
-from operations.exports.schema_parts import FieldPath, Fields
+from operations.schema.parts import FieldPath, Fields
 from operations.spec import Operation
 
 _STEP = r"\[(\d*)\]|([^.\[\]]+)"

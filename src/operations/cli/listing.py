@@ -12,7 +12,7 @@ from operations.cli.runner import run
 from operations.cli.stderr import warn, warn_skipped
 from operations.config.cache import Catalogue, CatalogueEntry, load_catalogue
 from operations.config.trust import is_trusted
-from operations.exports.schema_parts import Fields
+from operations.schema.parts import Fields
 from operations.spec import OperationSpec
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from operations.cli.terminal import columns, one_line, paint, printable
-from operations.exports.schema_parts import Fields
+from operations.schema.parts import Fields
 from operations.wire import encode_json
 
 _MAX_DEPTH = 4

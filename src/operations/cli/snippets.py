@@ -10,8 +10,8 @@ import msgspec
 from operations.cli.arguments import is_assignment
 from operations.cli.stderr import hide_secret
 from operations.errors import CallError
-from operations.exports.schema_parts import Fields
 from operations.schema import Schema
+from operations.schema.parts import Fields
 from operations.wire import decode_json, encode_json
 
 _MAX_FIELDS = 12

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import secrets
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from operations.atomic_write import write_atomically
 from operations.config.actions import digest_actions
 from operations.config.cache import (
     MAGIC,
@@ -227,17 +227,10 @@ def _files_of_failed(workspace: Workspace, source: Source, earlier: CachedSource
 
 
 def _write(path: Path, content: bytes) -> Path | None:
-    """Write the file atomically, with mode 0600."""
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        draft.replace(path)
+        write_atomically(path, content, is_private=True)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            draft.unlink()
         _log.info("the catalogue is not cached: %s", error)
         return None
     return path

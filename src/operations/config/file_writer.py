@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from operations.atomic_write import write_atomically
 from operations.config.documents import ConfigDocument, read_document, toml_statements
 from operations.config.problems import ConfigProblem, nearest, problems_error
 from operations.config.trust import FILE_NAME, PROJECT_FILE
@@ -123,15 +123,9 @@ def text_with_include(path: Path, names: Sequence[str]) -> str:
 def write_config(path: Path, text: str) -> None:
     """Write a file atomically, keeping its permissions, if the text is valid TOML."""
     tomllib.loads(text)
-    draft = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
     try:
-        with draft.open("x", encoding="utf-8") as file:  # do not follow a symbolic link at that path
-            file.write(text)
-        if path.exists():
-            draft.chmod(path.stat().st_mode & 0o7777)
-        draft.replace(path)
+        write_atomically(path, text.encode())
     except OSError as error:
-        draft.unlink(missing_ok=True)
         message = f"{path} cannot be written: {error.strerror or error}"
         raise CallError(ErrorCode.VALIDATION_ERROR, message) from None
 

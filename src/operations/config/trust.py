@@ -6,7 +6,6 @@ that list.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
 import stat
@@ -129,18 +128,12 @@ def read_trust(config_path: Path, environ: Mapping[str, str] | None = None) -> T
 
 def store_trust(config_path: Path, digest: str, *, by: str, environ: Mapping[str, str] | None = None) -> None:
     """Store the consent to a configuration in a file with mode 0600; raise `OSError` on failure."""
+    from operations.atomic_write import write_atomically  # here: completion imports this module, and stores nothing
+
     record = TrustRecord(path=_real_path(config_path), digest=digest, since=round(time.time(), 3), by=by)
     target = _record_path(config_path, environ)
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    draft = target.with_name(f".{target.name}.{os.urandom(4).hex()}")
-    try:
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(msgspec.json.encode(record))
-        draft.replace(target)
-    except OSError:
-        with contextlib.suppress(OSError):
-            draft.unlink()
-        raise
+    write_atomically(target, msgspec.json.encode(record), is_private=True)
 
 
 def revoke_trust(config_path: Path, environ: Mapping[str, str] | None = None) -> bool:

@@ -11,8 +11,8 @@ from operations.errors import CallError, ErrorCode
 from operations.exports.definitions import assign_names, hoist
 from operations.exports.names import property_name
 from operations.exports.schema_fitting import JSON_PREFIX, OMIT, is_object_schema
-from operations.exports.schema_parts import SchemaParts, kinds_of
 from operations.schema import Schema
+from operations.schema.parts import SchemaParts, kinds_of
 
 WRAPPED = "input"
 """Name of the only argument of a tool whose operation does not take an object: its value is the whole input."""

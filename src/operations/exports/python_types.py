@@ -15,7 +15,7 @@ import msgspec
 
 from operations.catalogue import attribute_path
 from operations.exports.definitions import Hoisted, SharedDefinition, hoist
-from operations.exports.schema_parts import merge
+from operations.schema.parts import merge
 from operations.spec import OperationSpec
 
 _NAMES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}

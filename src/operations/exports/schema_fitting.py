@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from operations.exports.names import property_name
-from operations.exports.schema_parts import OF_ARRAYS, OF_OBJECTS, SchemaParts, kinds_of, type_of
 from operations.exports.schema_subsets import Subset
+from operations.schema.parts import OF_ARRAYS, OF_OBJECTS, SchemaParts, kinds_of, type_of
 
 OMIT = "__omit__"
 """The value with which a model omits an optional property if the provider requires every property.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from operations.exports.schema_parts import SchemaParts
+from operations.schema.parts import SchemaParts
 from operations.spec import OperationSpec
 
 _MAX_DEPTH = 3

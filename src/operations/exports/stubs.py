@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
+from operations.atomic_write import write_atomically
 from operations.catalogue import attribute_path
 from operations.exports.python_types import SignatureWriter, doc_line, is_identifier, name_operations
 from operations.spec import OperationSpec, OperationType
@@ -76,20 +75,11 @@ def write_stubs(stubs: Stubs, directory: Path) -> list[str]:
     directory.mkdir(parents=True, exist_ok=True)
     changed = [name for name, text in stubs.files.items() if existing.get(name) != text]
     for name in changed:
-        _write(directory / name, stubs.files[name])
+        write_atomically(directory / name, stubs.files[name].encode())
     removed = [name for name in existing if name not in stubs.files]
     for name in removed:
         (directory / name).unlink()
     return sorted([*changed, *removed])
-
-
-def _write(path: Path, text: str) -> None:
-    """Replace a file atomically, so that editors never read a partial file."""
-    descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-    os.chmod(draft, 0o644)
-    os.replace(draft, path)
 
 
 class _Module:

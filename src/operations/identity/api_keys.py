@@ -6,7 +6,6 @@ import hmac
 import os
 import re
 import secrets
-import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from operations.atomic_write import write_atomically
 from operations.context import Identity
 from operations.errors import CallError, ErrorCode
 from operations.identity.tokens import Principal
@@ -119,17 +119,7 @@ class APIKeys:
         return True
 
     def _write(self, keys: list[APIKey]) -> None:
-        """Replace the file atomically, readable by its owner only."""
-        handle, name = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(msgspec.json.format(msgspec.json.encode(keys), indent=2) + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(name, self.path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        write_atomically(self.path, msgspec.json.format(msgspec.json.encode(keys), indent=2) + b"\n", is_private=True)
 
 
 def _version_of(path: Path) -> tuple[int, int, int] | None:

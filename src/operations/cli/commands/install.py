@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import shutil
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
+from operations.atomic_write import write_atomically
 from operations.cli.arguments import Argument, Command, Option, ParsedArguments
 from operations.cli.commands import SUMMARIES
 from operations.cli.configuration import require_configuration
@@ -38,7 +37,7 @@ def run(args: ParsedArguments) -> int:
     after, state = with_server(before, args.editor, name, entry, replace=bool(args.replace), path=path)
     text = json.dumps(after, indent=2, ensure_ascii=False) + "\n"
     if state != "unchanged" and not args.dry_run:
-        write_atomically(path, text)
+        write_editor_file(path, text)
     report = {"file": str(path), "server": name, "entry": entry, "state": state, "written": not args.dry_run}
     verb = {"added": "added to", "replaced": "replaced in", "unchanged": "already in"}[state]
     if args.dry_run:
@@ -106,22 +105,13 @@ def _read(path: Path) -> Any:
         raise CommandError(f"{path} is not plain JSON", hint) from None
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file atomically. A symbolic link stays a link, and the file keeps its mode."""
+def write_editor_file(path: Path, text: str) -> None:
+    """Write an editor's file; a symbolic link stays a link."""
     target = path.resolve()
-    written = ""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, written = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(written, target.stat().st_mode & 0o777 if target.exists() else 0o644)
-        os.replace(written, target)
+        write_atomically(target, text.encode())
     except OSError as error:
-        with contextlib.suppress(OSError):
-            os.unlink(written)
         raise CommandError(f"{path} cannot be written: {error.strerror or error}", "nothing was changed") from None
 
 

@@ -18,8 +18,8 @@ from operations.cli.schema_text import schema_lines
 from operations.cli.snippets import curl_command, example_input, python_code, shell_command, without_secrets
 from operations.cli.terminal import paint, printable, write_text
 from operations.config.cache import CatalogueEntry
-from operations.exports.schema_parts import Fields
 from operations.schema import Schema, from_schema
+from operations.schema.parts import Fields
 
 _MAX_INPUT_LINES = 80
 _MAX_OUTPUT_LINES = 16

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from operations.errors import ErrorCode
-from operations.exports.schema_parts import SchemaParts, kinds_of
+from operations.schema.parts import SchemaParts, kinds_of
 from operations.serving.console.rights import Viewer
 from operations.serving.refusals import RefusedError
 from operations.telemetry.call_records import CallRecord, CallRecords

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
-import secrets
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, urlsplit
@@ -18,6 +16,7 @@ from mcp.client.auth.utils import issuers_match
 from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 from pydantic import AnyUrl, BaseModel, ValidationError
 
+from operations.atomic_write import write_atomically
 from operations.errors import CallError, ErrorCode
 from operations.sources.mcp.config import MCPOAuth
 
@@ -69,11 +68,7 @@ class FileTokenStorage:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         directory.chmod(0o700)
         content = msgspec.json.encode({**self._load(), name: value})
-        draft = directory / f".{self.path.name}.{secrets.token_hex(4)}"
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        draft.replace(self.path)
+        write_atomically(self.path, content, is_private=True)
 
 
 class _UserConsent(OAuthClientProvider):
