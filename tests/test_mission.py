@@ -510,12 +510,12 @@ def test_friction_12_the_classes_of_blocks_are_public() -> None:
 
 
 def test_friction_13_a_connection_is_not_logged_at_info(caplog: pytest.LogCaptureFixture) -> None:
-    from operations.pubsub.websocket import LimitedLog
+    from operations.pubsub.limited_log import LimitedLog
 
     logger = logging.getLogger("operations.websocket.test")
     logger.setLevel(logging.INFO)
-    LimitedLog(logger).info("connected")
-    LimitedLog(logger).warning("broken frame")
+    LimitedLog(logger, "connections").info("connected")
+    LimitedLog(logger, "connections").warning("broken frame")
     assert [record.getMessage() for record in caplog.records] == ["broken frame"]
 
 

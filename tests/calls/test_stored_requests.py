@@ -13,8 +13,10 @@ from operations import CallError, ErrorCode, OperationRegistry, local_envelope, 
 from operations.calls import PendingRequestMap, serve_registry
 from operations.calls.codec import Codec
 from operations.calls.endpoint import Endpoint, endpoint_of
+from operations.calls.job_records import now_ms
 from operations.calls.stored_requests import RecentResponses
-from operations.pubsub import Stop, Take, Undelivered, connect
+from operations.jobs import Jobs
+from operations.pubsub import Stop, Stores, Take, Undelivered, connect
 from operations.pubsub.memory import MemoryTransport
 from operations.pubsub.protocols import Part
 from operations.testing import error_of
@@ -57,6 +59,39 @@ async def test_a_response_sent_before_the_caller_reconnects_is_sent_again(server
         go_on.set()
         async with asyncio.timeout(20):
             assert (await call).data == "placed"
+
+
+async def test_a_sender_does_not_choose_the_creation_time_of_a_dead_letter(server: Server | NatsServer) -> None:
+    @operation(id="orders.place", durable=True)
+    async def place() -> str:
+        return "placed"
+
+    before = now_ms()
+    async with (
+        connect(server.url) as worker,
+        connect(server.url) as caller,
+        serve_registry(OperationRegistry([place]), worker) as handler,
+        Jobs(worker) as jobs,
+        asyncio.timeout(30),
+    ):
+        pending, store = PendingRequestMap(caller), caller.optional(Stores)
+        assert store is not None
+        await pending.call("orders.place", durable=True, wait=True)
+        for number, sent_at in enumerate(((1 << 63) - 1, before + 10**9, -5)):
+            id = f"{caller.peer}-{number}"
+            payload = {"requestId": id, "operationId": "orders.place", "sentAt": sent_at, "notAfter": 1}
+            event = {"v": 1, "type": "call.requested", "id": id, "to": "orders.place", "payload": payload}
+            message = msgspec.json.encode(event)
+            store.store("queue.orders", message, key=id, stored=lambda: None, undelivered=pytest.fail)
+        await until(lambda: handler.counters.dead_lettered == 3)
+        found = await jobs.dead()
+        for _ in range(200):
+            if len(found) == 3:  # NATS stores them a little later
+                break
+            await asyncio.sleep(0.05)
+            found = await jobs.dead()
+    assert [before <= job.created_at <= now_ms() for job in found] == [True, True, False]
+    assert found[2].created_at == 0
 
 
 async def test_an_unreadable_stored_request_is_dead_lettered_and_its_caller_gets_an_error(

@@ -308,11 +308,12 @@ def job_of(event: CallRequested, delivery: Delivery) -> JobRequest | None:
 
 def first_record(event: CallRequested, job: JobRequest, delivery: Delivery) -> JobRecord:
     """Return the record of a job that this worker received, before it runs."""
+    now = now_ms()
     return JobRecord(
         operation_id=event.to,
         owner=job.owner,
         attempts=delivery.number,
         keep=max(1, min(job.keep, int(MAX_KEEP_SECONDS * 1000))),
-        created_at=event.payload.sent_at or now_ms(),
+        created_at=max(0, min(event.payload.sent_at or now, now)),
         request_id=event.id,
     )

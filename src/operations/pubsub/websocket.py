@@ -12,11 +12,12 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from time import monotonic, perf_counter
+from time import perf_counter
 from typing import Any, cast
 
 from operations.pubsub.connection_errors import require_extra
 from operations.pubsub.framing import batches, messages_of, split
+from operations.pubsub.limited_log import LimitedLog
 from operations.pubsub.link import (
     CLOSE_SECONDS,
     HEADROOM,
@@ -35,7 +36,6 @@ try:
 except ImportError:  # pragma: no cover  # the message is tested in a separate process
     raise require_extra("picows", "ws") from None
 
-_LINES_A_MINUTE = 20
 _MAX_BACKLOG = 128 << 10
 """Bytes of received messages that may wait to be handled; while there are more, nothing is read from the socket."""
 _FRAME_BYTES = 64
@@ -435,29 +435,5 @@ def settings(heartbeat: float, max_payload: int) -> dict[str, Any]:
         "auto_ping_idle_timeout": 1.5 * heartbeat,
         "auto_ping_reply_timeout": 1.5 * heartbeat,
         "max_frame_size": max_payload + HEADROOM,
-        "logger_name": LimitedLog(logging.getLogger("operations.websocket")),
+        "logger_name": LimitedLog(logging.getLogger("operations.websocket"), "WebSocket connections"),
     }
-
-
-class LimitedLog(logging.LoggerAdapter[logging.Logger]):
-    """The log of picows, which has a line for each invalid frame, limited to a number of lines per minute."""
-
-    def __init__(self, logger: logging.Logger) -> None:
-        super().__init__(logger, {})
-        self._minute = 0
-        self._lines = 0
-        """Number of lines of this minute, including dropped ones."""
-
-    def log(self, level: int, msg: object, *args: Any, **options: Any) -> None:
-        """Write a line, unless this minute has too many; routine lines about connections have the level DEBUG."""
-        level = logging.DEBUG if level == logging.INFO else level
-        if not self.isEnabledFor(level):
-            return
-        minute = int(monotonic() / 60)
-        if minute != self._minute:
-            left_out, self._minute, self._lines = self._lines - _LINES_A_MINUTE, minute, 0
-            if left_out > 0:
-                self.logger.warning("%d log lines about WebSocket connections were dropped", left_out)
-        self._lines += 1
-        if self._lines <= _LINES_A_MINUTE:
-            super().log(level, msg, *args, **options)

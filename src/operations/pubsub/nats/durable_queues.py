@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from operations.errors import CallError, ErrorCode
+from operations.pubsub.limited_log import LimitedLog
 from operations.pubsub.nats.jetstream import ANSWER_SECONDS, HOUR, SECOND, JetStream, JetStreamReply, NatsClient
 from operations.pubsub.nats.records import RECORD_HEADER, NatsRecords
 from operations.pubsub.nats.subjects import Arrivals, Subjects
@@ -31,6 +32,7 @@ from operations.pubsub.protocols import (
 )
 
 _log = logging.getLogger("operations")
+_limited_log = LimitedLog(_log, "stored messages")
 _ASK_SECONDS = 10.0
 """Seconds after which a pull request ends and another one is sent."""
 _MOST_ASKED = 256
@@ -250,7 +252,7 @@ class DurableQueues:
                 on_failure(answer.error.description)
 
         def on_failure(problem: str) -> None:
-            _log.warning("a message could not be moved to %s: %s", subject.decode(), problem)
+            _limited_log.warning("a message could not be moved to %s: %s", subject.decode(), problem)
 
         self.jetstream.publish(subject, message, headers, answered, on_failure)
 
@@ -529,7 +531,7 @@ class NatsDelivery:
             if problem is None:
                 self._settle(word)
             else:
-                _log.warning("the outcome of a stored message was not kept: %s", problem)
+                _limited_log.warning("the outcome of a stored message was not kept: %s", problem)
                 self._reader.settled(self)
 
         self._reader.queues.records.replace(f"queue.{self._reader.namespace}", record, written)

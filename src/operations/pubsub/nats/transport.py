@@ -14,6 +14,7 @@ import msgspec
 
 from operations.errors import CallError, ErrorCode
 from operations.pubsub.framing import BatchSizing
+from operations.pubsub.limited_log import LimitedLog
 from operations.pubsub.limits import check_counts, check_seconds
 from operations.pubsub.nats.connection import NatsConnection
 from operations.pubsub.nats.durable_queues import DurableQueues
@@ -45,6 +46,7 @@ from operations.pubsub.protocols import (
 from operations.pubsub.reconnect import ReconnectingTransport
 
 _log = logging.getLogger("operations")
+_limited_log = LimitedLog(_log, "messages to NATS")
 _MOST_ADDRESSES = 8_192
 _MOST_KEPT = 4 << 20
 """Largest total size of the messages that are buffered while there is no connection."""
@@ -275,7 +277,7 @@ class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsB
         else:
             self.unsent += 1
             if self._connection is not None:
-                _log.warning("a message was not sent: %s", self._explain(address, subject, message))
+                _limited_log.warning("a message was not sent: %s", self._explain(address, subject, message))
 
     def _keep(self, subject: bytes, message: bytes) -> None:
         if self._kept_bytes + len(message) <= _MOST_KEPT:
