@@ -130,8 +130,7 @@ class CodeTool(FixedTools):
         except TimeoutError:
             if not limit.expired():
                 raise
-            message = f"the script took longer than {seconds:g} s{_after(script.printed)}"
-            raise CallError(ErrorCode.TIMEOUT, message) from None
+            raise self._error(ErrorCode.TIMEOUT, f"the script took longer than {seconds:g} s", script.printed) from None
         except (monty.MontyError, ScriptStoppedError) as error:
             raise self._failure(error, script.printed) from None
         return self._result(value, script.printed)
@@ -153,7 +152,11 @@ class CodeTool(FixedTools):
             message = "the script was stopped"
         else:
             message = "the script's sandbox crashed"
-        return CallError(ErrorCode.EXECUTION_ERROR, f"{message}{_after(printed)}")
+        return self._error(ErrorCode.EXECUTION_ERROR, message, printed)
+
+    def _error(self, code: ErrorCode, message: str, printed: str) -> CallError:
+        after = f"\noutput before the failure:\n{printed}" if printed else ""
+        return CallError(code, self.tools.rendering.truncate(f"{message}{after}"))
 
     def prepare(self) -> None:
         """Read the tool set and write the description on first use, which may take seconds for large schemas."""
@@ -181,7 +184,3 @@ class _ToolSetCalls:
         """Whether a call may need the consent of a person."""
         own = () if self._tools.approval is None else (self._tools.approval,)
         return needs_consent((*own, *self._tools.registry.interceptors), tool.spec)
-
-
-def _after(printed: str) -> str:
-    return f"\noutput before the failure:\n{printed}" if printed else ""

@@ -207,6 +207,15 @@ async def test_scripts_have_limits_and_other_callers_a_sandbox() -> None:
     assert [each["content"][0]["text"] for each in results[50:]] == [str(number + 1) for number in range(50)]
 
 
+@pytest.mark.parametrize("code", ["raise Exception('x' * 1_000_000)", "while True: print('x' * 1_000)"])
+async def test_the_errors_of_scripts_are_short(code: str) -> None:
+    async with serve_endpoint(OperationRegistry(OPERATIONS), code=True) as (url, _):
+        result = (await call(url, code))["result"]
+        assert result["isError"] is True
+        assert "the script failed" in result["content"][0]["text"]
+        assert len(json.dumps(result)) < 50_000
+
+
 async def test_one_caller_cannot_hold_every_sandbox() -> None:
     started, released = asyncio.Event(), asyncio.Event()
 
