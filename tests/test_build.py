@@ -3,12 +3,28 @@
 import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parent.parent
+
+FLAWED = {
+    "pyjwt": "2.13.0",  # accepts several spellings of one token; a deeply nested header raises RecursionError
+    "python-multipart": "0.0.28",  # takes seconds for a Content-Type of many semicolons
+}
+
+
+@pytest.mark.parametrize(("name", "version"), FLAWED.items())
+def test_versions_of_libraries_with_known_flaws_are_not_installed(name: str, version: str) -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    required = [Requirement(each) for extra in extras.values() for each in extra]
+    found = [each for each in required if each.name == name]
+    assert found
+    assert not any(each.specifier.contains(version) for each in found)
 
 
 @pytest.mark.slow

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import itertools
+import string
 import time
 from pathlib import Path
 
+import jwt
 import msgspec
 import pytest
 
@@ -26,6 +30,8 @@ def test_a_token_that_cannot_be_sent_is_rejected_as_a_setting(token: str) -> Non
         StaticTokens({token: Principal(Identity("anybody"))})
 
 
+_ALPHABET = f"{string.ascii_uppercase}{string.ascii_lowercase}{string.digits}-_"
+_NEXT = dict(itertools.pairwise(_ALPHABET))
 ODD: list[str | None] = [None, "", " ", "?", "schl\u00fcssel", "\ud800", "a.b.\ud800", "\x00", "s3cret\n"]
 
 
@@ -35,6 +41,32 @@ def test_any_other_text_is_access_denied(authenticator: Authenticator, token: st
     with pytest.raises(CallError) as caught:
         authenticator.authenticate(token)
     assert caught.value.code is ErrorCode.ACCESS_DENIED
+
+
+DEEP = base64.urlsafe_b64encode(b'{"alg":' + b"[" * 10_000).decode().rstrip("=") + ".e30.e30"
+
+
+def test_a_header_of_a_token_that_is_nested_deeply_is_access_denied() -> None:
+    with pytest.raises(CallError) as caught:
+        JWT.authenticate(DEEP)
+    assert caught.value.code is ErrorCode.ACCESS_DENIED
+
+
+@pytest.mark.parametrize("change", ["last bits", "other characters", "alphabet", "padding"])
+def test_a_token_has_only_one_spelling(change: str) -> None:
+    key, sub = "a key of at least thirty-two bytes!", "ada"
+    signed = (jwt.encode({"sub": f"{sub}{n}", "exp": time.time() + 60}, key, "HS256") for n in range(100))
+    token = next(each for each in signed if "-" in each.rpartition(".")[2])
+    assert JWT.authenticate(token).identity.id.startswith(sub)
+    start, dot, signature = token.rpartition(".")
+    changed = {
+        "last bits": signature[:-1] + _NEXT[signature[-1]],  # the last two bits are not part of the signature
+        "other characters": f"{signature[:10]}!!!!{signature[10:]}",
+        "alphabet": signature.replace("-", "+"),
+        "padding": f"{signature}=",
+    }[change]
+    with pytest.raises(CallError, match="invalid token"):
+        JWT.authenticate(f"{start}{dot}{changed}")
 
 
 HEADERS = [
