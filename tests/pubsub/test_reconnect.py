@@ -57,20 +57,23 @@ async def test_the_first_connection_is_waited_for_and_each_problem_is_a_warning_
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     busy = CallError(ErrorCode.UNAVAILABLE, "busy")
-    line = Line(REFUSED, busy, REFUSED, busy, None, REFUSED, None)
+    far = CallError(ErrorCode.UNAVAILABLE, "no connection to far.example: no such host")
+    line = Line(REFUSED, busy, REFUSED, busy, far, None, REFUSED, None)
     lost: list[str] = []
     line.watch(lambda: None, lost.append)
     async with line:
-        assert (line.failures, line.stood, line._why_down) == (4, 1, "")
+        assert (line.failures, line.stood, line._why_down) == (5, 1, "")
         line.lose.set()
         await until(lambda: line.stood == 2)
         assert lost == ["lost"]
         assert not line.left
     assert line.left
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    said = ["connection refused", "busy", "connection refused"]
     assert [warning.partition("; next try in ")[0] for warning in warnings] == [
-        f"no connection to the exchange ({problem})" for problem in said
+        "no connection to the exchange (connection refused)",
+        "no connection to the exchange (busy)",
+        "no connection to far.example: no such host",
+        "no connection to the exchange (connection refused)",
     ]
 
 

@@ -163,7 +163,10 @@ class ReconnectingTransport(ABC):
         delay = random.uniform(0.5, 1.0) * min(longest, shortest * 2 ** min(attempt, 16))
         level = logging.INFO if self._why_down in self._logged else logging.WARNING
         self._logged.add(self._why_down)
-        _log.log(level, "no connection to %s (%s); next try in %.2f s", self._server, self._why_down, delay)
+        reason = self._why_down
+        if not reason.startswith("no connection to "):
+            reason = f"no connection to {self._server} ({reason})"
+        _log.log(level, "%s; next try in %.2f s", reason, delay)
         await asyncio.sleep(delay)
 
     def _note_end(self, task: asyncio.Task[None]) -> None:
