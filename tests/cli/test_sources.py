@@ -17,6 +17,7 @@ from starlette.routing import Route
 from tests.asgi_server import serving
 from tests.cli.conftest import make_project
 from tests.cli.driving import Project
+from tests.cli.test_processes import line_with
 
 pytestmark = pytest.mark.slow
 SECRET = "sk-very-secret-indeed"
@@ -360,6 +361,27 @@ def test_doctor_probes_the_documents_server(tmp_path: Path) -> None:
     done = project.run("doctor", env=dict.fromkeys(("http_proxy", "https_proxy", "all_proxy"), ""))
     assert done.code == 6
     assert "http://127.0.0.1:9/v1 cannot be reached" in done.out
+
+
+def test_access_rules_that_match_no_operation_are_reported(project: Project) -> None:
+    config = project.directory / "operations.toml"
+    config.write_text(config.read_text() + '\n[access]\n"shop.*" = ["shop"]\n"shpo.quote" = ["shop"]\n')
+    checked = project.run("doctor")
+    assert checked.code == 0
+    assert "access         'shpo.quote' matches no operation" in checked.out
+    assert "'shop.*'" not in checked.out
+    with project.start("serve", "--http", "127.0.0.1:0") as process:
+        warning = line_with(process, "matches no operation")
+        process.terminate()
+        assert process.wait(60) == 0
+    assert "note: the access rule 'shpo.quote' matches no operation: compare it with the ids of 'ops ls'" in warning
+
+
+def test_a_failed_source_hides_which_rules_match_nothing(project: Project) -> None:
+    config = project.directory / "operations.toml"
+    broken = '\n[sources.gone]\ncommand = "no-such-program"\n[access]\n"gone.*" = ["x"]\n'
+    config.write_text(config.read_text() + broken)
+    assert "matches no operation" not in project.run("doctor").out
 
 
 def test_scan_lists_operations_and_skipped_files(project: Project) -> None:

@@ -123,4 +123,4 @@ def test_a_file_without_servers_is_rejected(tmp_path: Path) -> None:
     ]
     assert problems(write(tmp_path, '{"servers":\n{"a": "npx"}}', "mcp.json")) == ["mcp.json:2: a: expected an object"]
     text = '{"servers": {\n"a": {"command": "x",\n"args": "a b"}}}'
-    assert problems(write(tmp_path, text, "mcp.json")) == ["mcp.json:3: servers.a.args: expected array, got str"]
+    assert problems(write(tmp_path, text, "mcp.json")) == ["mcp.json:3: servers.a.args: expected a list, got a string"]

@@ -61,7 +61,7 @@ def test_a_project_file_gets_a_separate_table(tmp_path: Path) -> None:
     [
         ("a", {"python": "y"}, r"operations.toml:2: sources.a: duplicate source name"),
         ("b", {"pyton": "y"}, "sources.b.pyton: unknown key; did you mean python?"),
-        ("b", {"python": 3}, "sources.b.python: expected str, got int"),
+        ("b", {"python": 3}, "sources.b.python: expected a string, got an integer"),
         ("b", {"command": "x", "url": "y"}, "sources.b: command and url are both set"),
     ],
 )

@@ -114,11 +114,11 @@ def test_settings_without_a_value_are_those_of_the_interceptor() -> None:
         ('use = "rate-limt"', "unknown interceptor; did you mean rate-limit"),
         ("rate = 5", "missing use"),
         ('use = "rate-limit"', "missing required key rate"),
-        ('use = "rate-limit"\nrate = 0', "expected float > 0"),
+        ('use = "rate-limit"\nrate = 0', "expected a number > 0"),
         ('use = "rate-limit"\nrate = 1\nburts = 3', "unknown key; did you mean burst"),
         ('use = "cache"\nttl = 3\nshare = "all"', "expected one of identity, rights, everyone"),
         ('use = "redact"\npatterns = ["("]', "invalid pattern"),
-        ('use = "retry"\nstatuses = ["x"]', "expected int"),
+        ('use = "retry"\nstatuses = ["x"]', "expected an integer"),
     ],
 )
 def test_a_problem_names_its_line(tmp_path: Path, table: str, problem: str) -> None:

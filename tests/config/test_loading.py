@@ -143,16 +143,16 @@ def test_the_table_of_a_project_file(tmp_path: Path) -> None:
         ),
         ("[sources.a]\npython = 'x'\nopenapi = 'y'", "1: sources.a: python and openapi belong to different kinds"),
         ("[sources.a]\npython = 'x'\n\ntimeot = 3", "4: sources.a.timeot: unknown key; did you mean"),
-        ("[sources.a]\npython = 3", "2: sources.a.python: expected str, got int"),
-        ("[sources.a]\ncommand = 'x'\ntimeout = 'soon'", "3: sources.a.timeout: expected float, got str"),
-        ("[sources.a]\ncommand = 'x'\ntimeout = -1", "3: sources.a.timeout: expected float > 0.0"),
-        ("[sources.a]\ncommand = 'x'\nargs = ['a', 1]", "3: sources.a.args: at [1]: expected str, got int"),
-        ("[sources.a]\ncommand = 'x'\nargs = 'a b'", "3: sources.a.args: expected array, got str"),
+        ("[sources.a]\npython = 3", "2: sources.a.python: expected a string, got an integer"),
+        ("[sources.a]\ncommand = 'x'\ntimeout = 'soon'", "3: sources.a.timeout: expected a number, got a string"),
+        ("[sources.a]\ncommand = 'x'\ntimeout = -1", "3: sources.a.timeout: expected a number > 0.0"),
+        ("[sources.a]\ncommand = 'x'\nargs = ['a', 1]", "3: sources.a.args: at [1]: expected a string, got an integer"),
+        ("[sources.a]\ncommand = 'x'\nargs = 'a b'", "3: sources.a.args: expected a list, got a string"),
         (
             "[sources.a]\npython = 'x'\npolicy = 'stict'",
             "3: sources.a.policy: unknown value 'stict'; did you mean strict?",
         ),
-        ("[sources.a]\npython = ''", "2: sources.a.python: expected str of length >= 1"),
+        ("[sources.a]\npython = ''", "2: sources.a.python: expected a string of length >= 1"),
         (
             "[sources.a]\npython = 'x'\nnamespace = 'a b'",
             "1: sources.a: invalid namespace: expected segments of letters",
@@ -170,7 +170,7 @@ def test_the_table_of_a_project_file(tmp_path: Path) -> None:
             "3: sources.a.oauth.client: unknown key; did you mean",
         ),
         ("[sources.a]\nopenapi='x'\n[sources.a.retry]\ntries = 3", "4: sources.a.retry.tries: unknown key"),
-        ("[access]\n'a.*' = 'x'", "2: access.a.*: expected array, got str"),
+        ("[access]\n'a.*' = 'x'", "2: access.a.*: expected a list, got a string"),
         ("[access]\n'a.*' = { scope = [] }", "2: access.a.*.scope: unknown key; did you mean scopes?"),
         (
             "[transports.a]\nurl = 'http://x'",
@@ -180,11 +180,11 @@ def test_the_table_of_a_project_file(tmp_path: Path) -> None:
             "[transports.a]\nurl = 'ws://x:99999'",
             "2: transports.a.url: 'ws://x:99999' is not a valid address: invalid port 99999",
         ),
-        ("[hub]\nport = 70000", "2: hub.port: expected int <= 65535"),
-        ("[hub]\nheartbeat = 0", "2: hub.heartbeat: expected float >= 0.001"),
-        ("[hub]\nheartbeat = nan", "2: hub.heartbeat: expected float"),
-        ("[hub]\nheartbeat = inf", "2: hub.heartbeat: expected float <= 1000000000"),
-        ("[hub]\nmax_payload = 0", "2: hub.max_payload: expected int >= 1"),
+        ("[hub]\nport = 70000", "2: hub.port: expected an integer <= 65535"),
+        ("[hub]\nheartbeat = 0", "2: hub.heartbeat: expected a number >= 0.001"),
+        ("[hub]\nheartbeat = nan", "2: hub.heartbeat: expected a number"),
+        ("[hub]\nheartbeat = inf", "2: hub.heartbeat: expected a number <= 1000000000"),
+        ("[hub]\nmax_payload = 0", "2: hub.max_payload: expected an integer >= 1"),
         (
             "[[hub.tokens]]\ntoken='a'\nidentity='a'\n[[hub.tokens]]\nidentity='b'",
             "4: hub.tokens[1]: missing required key token",
@@ -235,7 +235,7 @@ def test_an_unset_variable_disables_its_source_alone(tmp_path: Path, table: str,
 
 def test_other_problems_of_a_source_without_its_variable_are_found(tmp_path: Path) -> None:
     assert problems(write(tmp_path, "[sources.a]\nopenapi = '${NO}'\ntimeout = 'x'\nnonsense = 1")) == [
-        "operations.toml:3: sources.a.timeout: expected float, got str",
+        "operations.toml:3: sources.a.timeout: expected a number, got a string",
         "operations.toml:4: sources.a.nonsense: unknown key; expected one of "
         + problems(write(tmp_path, "[sources.a]\nopenapi = 'x'\nnonsense = 1"))[0].partition("expected one of ")[2],
     ]
@@ -273,8 +273,8 @@ def test_values_are_not_in_messages(tmp_path: Path) -> None:
         problems(path)
         == [
             "operations.toml:3: sources.a.auth.type: expected one of bearer, api_key, basic, oauth2",
-            "operations.toml:3: sources.a.auth.token: expected str, got int",
-            "operations.toml:4: sources.a.headers: expected object, got str",
+            "operations.toml:3: sources.a.auth.token: expected a string, got an integer",
+            "operations.toml:4: sources.a.headers: expected a table, got a string",
         ]
         or set(problems(path)) == set()
     )
@@ -304,7 +304,7 @@ def test_a_source_that_is_disabled_is_not_looked_at(tmp_path: Path) -> None:
 def test_a_variable_may_replace_a_number_or_a_boolean(tmp_path: Path) -> None:
     text = "[sources.a]\nopenapi = 'x'\ntimeout = '${T}'\ncache = '${C:-true}'\nreconnect = '${R:-two}'"
     path = write(tmp_path, text)
-    assert problems(path, {"T": "2.5"}) == ["operations.toml:5: sources.a.reconnect: expected int, got str"]
+    assert problems(path, {"T": "2.5"}) == ["operations.toml:5: sources.a.reconnect: expected an integer, got a string"]
     found = load(tmp_path, text, {"T": "2.5", "R": "3"}).sources["a"].settings
     assert isinstance(found, OpenAPISettings)
     assert (found.timeout, found.cache, found.reconnect) == (2.5, True, 3)

@@ -16,7 +16,7 @@ from operations.cli.failures import OK, CommandError, cannot_listen
 from operations.cli.output import counted, write_json
 from operations.cli.remote import wait_until_refused
 from operations.cli.runner import is_orphaned, is_replacement, notify_ready, stopping
-from operations.cli.session import open_sources, report_failures
+from operations.cli.session import open_sources, report_served
 from operations.cli.stderr import is_json, write_line, write_record
 from operations.cli.terminal import printable
 from operations.cli.transports import open_bus, shown_url, transport_at
@@ -45,7 +45,7 @@ async def offer(args: ParsedArguments, *, pool: bool) -> int:
     ):
         store_catalogue(workspace)
         observe(args, workspace.registry)
-        report_failures(args, workspace.reports)
+        report_served(args, workspace)
         if not len(workspace.registry):
             raise CommandError("no operations to serve", "list the configuration's operations with 'ops ls'")
         url = shown_url(settings)

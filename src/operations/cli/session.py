@@ -214,6 +214,14 @@ def report_failures(args: ParsedArguments, reports: Collection[SourceReport]) ->
             warn(f"cannot open source {report.name}: {report.problem}{hint}", source=report.name)
 
 
+def report_served(args: ParsedArguments, workspace: Workspace) -> None:
+    """Warn of sources that failed to open, and of access rules that match no operation and so protect nothing."""
+    report_failures(args, workspace.reports)
+    if not args.quiet:
+        for pattern in workspace.unmatched_rules():
+            warn(f"the access rule {pattern!r} matches no operation: compare it with the ids of 'ops ls'")
+
+
 def open_sources(
     config: Config, only: Collection[str] | None = None, line: StatusLine | None = None
 ) -> AbstractAsyncContextManager[Workspace]:

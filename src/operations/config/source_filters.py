@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -78,6 +78,11 @@ class SourceFilter:
         if name != spec.name and "sourceName" not in spec.annotations:
             changes["annotations"] = {**spec.annotations, "sourceName": spec.name}
         return changes
+
+
+def unmatched(patterns: Iterable[str], ids: Collection[str]) -> list[str]:
+    """Return the patterns that match none of the ids."""
+    return [pattern for pattern in patterns if not any(map(_compile(pattern).fullmatch, ids))]
 
 
 def _compile(pattern: str) -> re.Pattern[str]:

@@ -40,6 +40,14 @@ S = TypeVar("S", bound=Settings)
 _KEY_BYTES = 32
 _KEY = rf"(?:[0-9a-fA-F]{{2}}){{{_KEY_BYTES},}}"
 _LOCATION = r" - at `\$(.*)`$"
+_TYPE_NAMES = {
+    "str": "a string",
+    "int": "an integer",
+    "float": "a number",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table",
+}
 
 
 class Checker:
@@ -110,11 +118,16 @@ class Checker:
         except msgspec.ValidationError as error:
             # The message names types, never values.
             match = re.search(_LOCATION, str(error))
-            message = re.sub(_LOCATION, "", str(error)).replace("`", "")
+            message = re.sub(r"`([^`]+)`", _name_types, re.sub(_LOCATION, "", str(error)))
             suffix = match[1] if match else ""
             where = f"at {suffix.lstrip('.')}: " if suffix and suffix != "[...]" else ""
             self.report(key, f"{where}{message[:1].lower()}{message[1:]}")
             return None
+
+
+def _name_types(found: re.Match[str]) -> str:
+    """Return the types that msgspec's message names in TOML's words, such as `a number` for `float`."""
+    return " or ".join(_TYPE_NAMES.get(name, name) for name in found[1].split(" | "))
 
 
 def _bare(expected: Any) -> Any:

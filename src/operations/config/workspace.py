@@ -150,6 +150,14 @@ class Workspace:
         view = self._views.get(source)
         return [] if view is None else view.ids
 
+    def unmatched_rules(self) -> list[str]:
+        """Return the patterns in `access` that match no operation; none while a source is closed or failed."""
+        if not self.config.access or len(self.opened) < len(self.config.sources):
+            return []
+        from operations.config.source_filters import unmatched  # imported lazily: few configurations have rules
+
+        return unmatched(self.config.access, list(self.registry))
+
     def hidden_of(self, source: str) -> list[str]:
         """Return the ids that another source has registered, and that this source therefore could not register."""
         view = self._views.get(source)

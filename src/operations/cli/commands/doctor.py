@@ -70,6 +70,7 @@ async def _check(args: ParsedArguments) -> int:
         async with spinner("opening", quiet=args.quiet) as line, open_sources(config, None, line) as workspace:
             store_catalogue(workspace)
             opened = [found for report in workspace.reports for found in _source(report)]
+            opened += map(_unmatched_rule, workspace.unmatched_rules())
             opened += await asyncio.gather(*map(_probe, _addresses(workspace)))
             opened += [found for name in workspace.opened for found in await _credentials(workspace, name)]
         unusable = [Finding("bad", name.replace("s.", " ", 1), why) for name, why in config.unusable.items()]
@@ -151,6 +152,10 @@ def _source(report: SourceReport) -> Iterator[Finding]:
         yield Finding("note", f"source {report.name}", note, "check the source's patterns in the configuration")
     for skipped in report.skipped:
         yield Finding("note", f"source {report.name}", f"{skipped.path} was skipped: {skipped.reason}")
+
+
+def _unmatched_rule(pattern: str) -> Finding:
+    return Finding("note", "access", f"{pattern!r} matches no operation", "compare the rule with the ids of 'ops ls'")
 
 
 def _addresses(workspace: Workspace) -> Iterator[tuple[str, str]]:

@@ -24,7 +24,7 @@ from operations.cli.credentials import OPERATOR, own_token, principals_of
 from operations.cli.failures import OK, TRANSPORT, CommandError, cannot_listen
 from operations.cli.processes import follow_offers, observe, print_event, serve_until, serving_health
 from operations.cli.runner import stopping
-from operations.cli.session import open_sources, report_failures
+from operations.cli.session import open_sources, report_served
 from operations.cli.transports import jwt_tokens
 from operations.config import Config, Workspace
 from operations.config.settings import HubSettings
@@ -132,7 +132,7 @@ async def _open_own(stack: AsyncExitStack, args: ParsedArguments, config: Config
     if config is None:
         raise CommandError("--serve requires a configuration with sources", "run 'ops init' to create one")
     workspace = await stack.enter_async_context(open_sources(config))
-    report_failures(args, workspace.reports)
+    report_served(args, workspace)
     observe(args, workspace.registry)
     return workspace
 

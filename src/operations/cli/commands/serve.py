@@ -26,7 +26,7 @@ from operations.cli.failures import DENIED, OK, TRANSPORT, CommandError, cannot_
 from operations.cli.output import counted
 from operations.cli.processes import observe, print_event, print_opening
 from operations.cli.runner import stopping
-from operations.cli.session import open_sources, report_failures
+from operations.cli.session import open_sources, report_served
 from operations.cli.terminal import results
 from operations.cli.transports import open_bus, transport_at
 from operations.config import Config, Workspace, store_catalogue
@@ -67,7 +67,7 @@ async def _serve(args: ParsedArguments) -> int:
         stopped = await stack.enter_async_context(stopping())
         store_catalogue(workspace)
         observe(args, workspace.registry)
-        report_failures(args, workspace.reports)
+        report_served(args, workspace)
         jobs = await stack.enter_async_context(_open_jobs(args, settings, config, workspace.registry))
         served = _application(args, settings, workspace, jobs, authenticator)
         tls = settings.tls
@@ -190,7 +190,7 @@ async def _serve_stdio(args: ParsedArguments) -> int:
     async with contextlib.AsyncExitStack() as stack:
         workspace = await stack.enter_async_context(open_sources(config))
         observe(args, workspace.registry)
-        report_failures(args, workspace.reports)
+        report_served(args, workspace)
         jobs = await stack.enter_async_context(_open_jobs(args, settings, config, workspace.registry))
         serving = serve_mcp_stdio(
             workspace.registry,
