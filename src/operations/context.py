@@ -96,8 +96,8 @@ current_grant: ContextVar[Grant | None] = ContextVar("current_grant", default=No
 def outside_request() -> Iterator[None]:
     """Detach the block, and tasks started in it, from the current request.
 
-    Use it for background tasks of a worker that outlive the request. Calls that they send to a transport need
-    `as_worker=True`.
+    Use it in a worker for background tasks that continue after the request has ended. Such a task calls over a
+    transport with `as_worker=True`.
     """
     entered = current_grant.set(None)
     try:

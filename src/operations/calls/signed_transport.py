@@ -80,7 +80,7 @@ class SignedTransport(TransportWrapper):
 
     A caller passes its `session`, or a function that returns the current session. A worker passes the `secret` and the
     `tokens` that it accepts, and `identify=transport.identify` to its CallHandler. A worker's nested calls are signed
-    for the caller of the request that they are nested in; if that request is not signed, they are not signed either. A
+    for the caller of the request that they are nested in. In an unsigned request, nested calls are unsigned too. A
     worker with its own `session` can also call as itself, with `as_worker=True` outside any request. With `required`,
     unsigned requests are refused.
     """

@@ -24,7 +24,7 @@ ENTRY = "_operations_entry"
 SUPERVISOR = "OPERATIONS_SUPERVISOR"
 """Environment variable with the id of the process that supervises this one."""
 REPLACES = "OPERATIONS_REPLACES"
-"""Environment variable that is set in a process that replaces another one, which runs until the new one is ready."""
+"""Environment variable that is set in the new process during a reload; the old process runs until it is ready."""
 _SIGNAL_WINDOW = 1.0
 """Seconds within which several signals count as one.
 

@@ -341,9 +341,8 @@ def _failed(workspace: Workspace, only: Collection[str]) -> bool:
 def _sources_of(requested: str, catalogue: Catalogue | None, config: Config) -> list[str] | None:
     """Return the sources to open for an operation; None if it may be in any source.
 
-    The last one is the source of the operation, according to the cache or the namespace. Before it come the sources
-    that are earlier in the file and whose cache is missing or out of date, because an id belongs to the first source
-    that has it.
+    The last one is the source of the operation, according to the cache or the namespace. An id belongs to the first
+    source in the file that has it. Earlier sources without a current cache might have it, so they are opened too.
     """
     known = None if catalogue is None else catalogue.source_of(requested)
     if known is None:

@@ -74,9 +74,8 @@ def shown_url(settings: TransportSettings) -> str:
 def open_transport(settings: TransportSettings, args: ParsedArguments) -> AbstractAsyncContextManager[Any]:
     """Return a context manager that connects the transport; raise an error for an unknown scheme.
 
-    Hubs and NATS receive the token. Redis receives it as the password if its URL has none. The token in
-    `OPERATIONS_TOKEN` is meant for a hub: Redis and transports of other packages do not receive it, because Redis
-    without a password rejects any password.
+    Hubs and NATS receive the token. Redis receives it as the password if its URL has none. Only hubs and NATS receive
+    the token in `OPERATIONS_TOKEN`, because a Redis server without a password rejects any password.
     """
     url = settings.url
     kind = url.partition(":")[0].lower()

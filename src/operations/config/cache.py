@@ -94,7 +94,7 @@ class Catalogue:
     def stale(self) -> list[str]:
         """The names of the sources to open again.
 
-        A file of the source changed, an extra was missing, or another source no longer has an id that both sources had.
+        A file of the source changed, an extra was missing, or an id that was a duplicate there is now in no source.
         """
         return [
             name

@@ -92,8 +92,8 @@ def _opened(workspace: Workspace) -> Iterator[_Row]:
 def _resolve(rows: Sequence[_Row], order: Sequence[str]) -> tuple[list[_Row], dict[str, dict[str, str]]]:
     """Return the rows without duplicate ids, and the owners of the duplicates.
 
-    Of several rows with the same id, the row of the source that is first in `order` is kept. The second result has, for
-    each other source with that id, the id and the name of that first source.
+    Of several rows with the same id, the row of the source that is first in `order` is kept. The second result maps
+    each source to its duplicate ids, and each of these ids to the source whose row is kept.
     """
     position = {name: index for index, name in enumerate(order)}
     found: dict[str, _Row] = {}

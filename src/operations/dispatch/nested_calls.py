@@ -123,7 +123,10 @@ class NestedCalls:
         return self._remote.subscribe_for(context, operation_id, input)
 
     def _complete(self, operation_id: str, context: OperationContext) -> OperationContext:
-        """Add an env, which has remote operations too, to a context without one if the operation takes a context."""
+        """Return the context with an env that includes remote operations, if the operation uses its context.
+
+        A context that has an env keeps it.
+        """
         operation = self._registry.operations.get(operation_id)
         if context.env is not NO_ENV or operation is None or not operation.wants_context:
             return context

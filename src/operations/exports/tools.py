@@ -37,7 +37,7 @@ class CallingRegistry(DispatchRegistry, Protocol):
 
     @property
     def generation(self) -> int:
-        """Grows with each change of the operations."""
+        """A number that grows with each change of the operations."""
 
     async def execute(self, operation: str, input: Any = None, context: OperationContext | None = None) -> Any:
         """Call an operation with the program's own rights."""

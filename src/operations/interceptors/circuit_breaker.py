@@ -14,7 +14,7 @@ State = Literal["closed", "open", "half-open"]
 _SLICES = 10
 _MAX_KEYS = 10_000
 _LIMITS = ("RATE_LIMITED", "CONCURRENCY_LIMIT", "CIRCUIT_OPEN")
-"""The reasons of refused calls, which one caller can cause for others if they count as failures."""
+"""Reasons of calls that a limit or breaker refused. If they counted, one caller could open the breaker for all."""
 
 
 class CircuitBreaker:

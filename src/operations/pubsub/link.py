@@ -104,7 +104,7 @@ class Link(Protocol):
 
     @property
     def received_bytes(self) -> int:
-        """Size of the receive buffer, which does not become smaller, and of the messages that wait to be handled."""
+        """Bytes of the receive buffer, which never shrinks, and of the messages that wait to be handled."""
 
     @property
     def is_slow(self) -> bool:

@@ -118,7 +118,7 @@ class WebSocketLink(picows.WSListener):
 
     @property
     def received_bytes(self) -> int:
-        """Size of the receive buffer, which picows does not shrink, and of the messages that wait to be handled."""
+        """Bytes of the receive buffer, which picows never shrinks, and of the messages that wait to be handled."""
         return self._largest_buffer + self._backlog_bytes
 
     def send(self, message: bytes) -> None:

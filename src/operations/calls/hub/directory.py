@@ -215,8 +215,8 @@ class HubDirectory:
     ) -> None:
         """Replace the operations of a worker.
 
-        Notify the worker, and every waiting worker for which an operation is registered because this worker no longer
-        has it.
+        Operations that the worker no longer has are registered for the workers that wait for them. Notify those
+        workers, and this one unless it is gone.
         """
         before, registration.operations = registration.operations, operations
         held = before.keys() - registration.rejected.keys()
@@ -369,7 +369,7 @@ class _ChangeNotices:
         self._watching.pop(session, None)
 
     def announce(self, registration: Registration) -> None:
-        """Send the announcement of a worker that changed to every watching session."""
+        """Send the new announcement of a worker to every watching session."""
         for session in self._watching:
             if session is not registration.session:
                 self._add(session, registration)

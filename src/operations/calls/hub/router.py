@@ -43,9 +43,9 @@ _QUEUED_PER_TURN = 64
 """Number of queued requests of one caller that are forwarded in one iteration of the event loop."""
 _MOST_UNREAD = 32 << 20
 _MOST_UNREAD_WITHOUT_RIGHTS = 8 << 20
-"""Numbers of bytes that a worker has not read, above which requests to the worker are refused.
+"""Largest number of bytes that a worker may leave unread; beyond it, the hub refuses requests to the worker.
 
-Requests of callers without rights are refused at the lower number.
+The second number applies to requests of callers without rights.
 """
 _MOST_CLAIMED = 4096
 """Largest size of a claimed identity that is decoded."""
@@ -69,7 +69,7 @@ _EXPIRY_SECONDS = 2
 
 
 CALLS_PER_CALLER = 4_096
-"""Default for the largest number of calls of one caller that the hub has sent to workers and that have not ended."""
+"""Largest number of calls of one caller that run at workers at the same time, by default."""
 
 
 class Router:

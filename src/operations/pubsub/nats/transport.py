@@ -222,10 +222,10 @@ class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsB
         return await self._queues.store_key(key, seconds, entry) if self.capabilities.durable else True
 
     def delete_key(self, key: str, entry: str = "") -> None:
-        """Do nothing, because keys need not be deleted here.
+        """Do nothing: a key never prevents its own message from being taken again.
 
-        A released message keeps its entry, for which the key is stored. A message that is stored again has no entry,
-        and its key is not checked.
+        A released message keeps the entry for which its key is stored. A message that is stored again has no entry, so
+        its key is not checked.
         """
 
     async def flush(self) -> None:

@@ -23,7 +23,7 @@ _NAMING = frozenset({"properties", "patternProperties", "prefixItems"})
 _DEFAULT = frozenset({"default"})
 _MATTERING = _NAMING | _DEFAULT
 _NAMED = frozenset({"properties", "$ref", "allOf", "anyOf", "oneOf", "default"})
-"""Keywords of which a schema has at least one if it names a property that may have a default."""
+"""A schema that names a property with a default has at least one of these keywords."""
 _UNCLOSABLE = {"not": {"type": "object"}}
 
 
@@ -37,10 +37,11 @@ class ClosedForm(NamedTuple):
 class Closer:
     """Writes the closed form of one converted document.
 
-    A schema has up to five forms: `open` (unchanged), `closed`, `inner` (its contents are closed, but not the schema
-    itself, because the schema around it is closed), and `closed-kept` and `inner-kept`, which do not require properties
-    with a default. The forms of a definition depend only on the schemas that it refers to, so documents that share a
-    definition share its forms. `shared` contains the shared definitions by pointer.
+    A schema has up to five forms: `open` (unchanged), `closed`, `inner`, `closed-kept` and `inner-kept`. In the form
+    `inner` the schemas inside it are closed; the schema itself stays open, because the schema around it is closed. The
+    `-kept` forms do not require properties with a default. The forms of a definition depend only on the schemas that it
+    refers to, so documents that share a definition share its forms. `shared` contains the shared definitions by
+    pointer.
     """
 
     def __init__(self, nodes: Nodes, shared: Mapping[str, Definition] = MappingProxyType({})) -> None:

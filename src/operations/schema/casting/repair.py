@@ -224,9 +224,9 @@ class Repair:
     def _fullest(self, node: Node, value: Any, matching: list[int], best: Any) -> Any:
         """Return the result that keeps most of a value, if every matching branch would remove a part of it.
 
-        `best` is the best result of a matching branch. The result of another branch is better if it keeps more of the
-        value, and if the branch accepts it or finds more properties valid than `best` has. Choosing another branch is
-        safe because the value itself is valid by the union.
+        `best` is the best result of a matching branch. The result of another branch replaces it on two conditions: it
+        keeps more of the value, and it is valid by its branch or has more valid properties than `best` has properties.
+        Choosing another branch is safe because the value itself is valid by the union.
         """
         if not isinstance(value, dict):
             return best

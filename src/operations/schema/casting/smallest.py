@@ -33,7 +33,10 @@ class Casts(Protocol):
 
 
 class Builder:
-    """Builder of values from nodes; while it builds from a node, it builds from the same node at most once more."""
+    """Builder of the smallest values of nodes.
+
+    A recursive schema leads back to a node whose value is being built. Such a node is entered at most twice.
+    """
 
     def __init__(self, repair: Casts, budget: Budget) -> None:
         self._repair = repair

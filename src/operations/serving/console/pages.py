@@ -79,7 +79,7 @@ class Pages:
         return self._assets
 
     def respond(self, path: str, root_path: str, headers: dict[bytes, bytes]) -> Response:
-        """Return the file at a path below `/console`, or the page, which shows a screen for any other path."""
+        """Return the file at a path below `/console`, or else the page, which shows the screen for that path."""
         if path == ROOT:
             return Response(308, [(b"location", f"{root_path}{ROOT}/".encode("latin-1", "replace"))])
         name = path.removeprefix(f"{ROOT}/")

@@ -212,7 +212,7 @@ class ResourceIndex:
         return None
 
     def hides(self, uri: str, identity: Identity | None) -> bool:
-        """Whether a URI is only that of resources that the caller may not use."""
+        """Whether a URI leads to resources, but the caller may use none of them."""
         if self.find_resource(uri, identity) is not None:
             return False
         return any(

@@ -119,7 +119,7 @@ class Tool:
 
     @cached_property
     def wraps_modern(self) -> bool:
-        """Whether structured content is nested under `result`, because it may be null, which clients read as absent."""
+        """Whether structured content is nested under `result`, because clients would read null as absent content."""
         return self.output_schema is not None and self.output_schema.check(None)
 
     @cached_property

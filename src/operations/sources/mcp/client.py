@@ -177,8 +177,8 @@ class MCPClient:
     async def _on_changed(self, session: ServerSession) -> None:
         """List the tools again after a change or a reconnect; a failure leaves the operations unchanged.
 
-        The connection's owner task runs this method. Only that task can open a session, so that the method must
-        not wait for a new session.
+        The connection's owner task runs this method. Only that task can open a session, so the method must not
+        wait for a new one.
         """
         try:
             await self._list_from(session)

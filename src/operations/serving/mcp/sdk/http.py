@@ -200,7 +200,7 @@ class SDKSessions:
         self._sessions = {each: session for each, session in self._sessions.items() if each in open_sessions}
 
     def _receive(self, session_id: str, key: str, size: int) -> None:
-        """Note the size of a message of a session, which the SDK refuses if the session has another identity."""
+        """Note the size of a message that its session receives; the SDK refuses a message of another identity."""
         session = self._sessions.get(session_id)
         if session is None or not (session.owner == key or session.owner[:2] == key[:2] == "a:"):
             return
@@ -211,9 +211,9 @@ class SDKSessions:
             self._limit_large(session.events)
 
     def _limit_large(self, events: SessionEvents) -> None:
-        """End the least recently used of the caller's other sessions that keep large messages, if they keep too much.
+        """Limit the large messages that the sessions of one caller keep: end the least recently used sessions.
 
-        The session of `events` has just received or sent a large message.
+        The session of `events`, which has just received or sent a large message, is not ended.
         """
         self._forget_ended()
         owner = next((session.owner for session in self._sessions.values() if session.events is events), None)
