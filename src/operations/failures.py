@@ -21,6 +21,18 @@ def unavailable(operation_id: str, reason: str, executed: Executed) -> CallError
     return CallError(ErrorCode.UNAVAILABLE, f"{operation_id}: {reason}", details)
 
 
+def not_repeated(operation_id: str) -> CallError:
+    """Return the error for a request that is sent again after its first attempt ended, and that is not a query."""
+    message = f"{operation_id}: the response was lost; it is not run again, because it is not a query"
+    details = {"operationId": operation_id, "reason": "NOT_REPEATED", "executed": "unknown"}
+    return CallError(ErrorCode.UNAVAILABLE, message, details)
+
+
+def is_final(error: CallError) -> bool:
+    """Return whether sending the request again gives the same error."""
+    return error.code is not ErrorCode.UNAVAILABLE or error.details.get("reason") == "NOT_REPEATED"
+
+
 def timed_out(operation_id: str, executed: Executed, when: str = "during the call", **more: Any) -> CallError:
     """Return the error for a call whose deadline passed."""
     details = {"operationId": operation_id, "executed": executed, **more}

@@ -134,6 +134,47 @@ async def test_a_query_may_be_sent_again_after_its_response_was_lost(wires: Any)
     await until(lambda: wire.handler.counters.duplicate == 1)
 
 
+async def test_a_mutation_that_is_sent_again_after_it_ended_gets_an_error(wires: Any) -> None:
+    runs: list[int] = []
+    may_end = asyncio.Event()
+
+    @operation(id="do.change", type="mutation")
+    async def change() -> None:
+        runs.append(1)
+        await may_end.wait()
+
+    wire = wires(change)
+    wire.request(1, "do.change")
+    wire.request(1, "do.change", attempt=1)
+    await until(lambda: wire.handler.counters.duplicate == 1)
+    may_end.set()
+    await until(lambda: len(wire.of("call.responded")) == 1)
+    for attempt in (1, 2, 2, 3):
+        wire.request(1, "do.change", attempt=attempt)
+    await until(lambda: wire.handler.counters.duplicate == 5)
+    errors = [message["payload"] for message in wire.of("call.error")]
+    assert [(error["code"], error["details"]["reason"]) for error in errors] == [("UNAVAILABLE", "NOT_REPEATED")] * 3
+    assert runs == [1]
+
+
+async def test_a_caller_does_not_repeat_a_request_that_is_not_run_again() -> None:
+    bus = MemoryTransport(direct=False)
+    requests: list[Any] = []
+
+    def answer(message: bytes, _: Any) -> None:
+        event: Any = JSON.decode(message)
+        requests.append(event)
+        details = {"executed": "unknown", **({"reason": "NOT_REPEATED"} if len(requests) > 1 else {})}
+        inbox = f"inbox.{event.id.rpartition('-')[0]}"
+        error = CallError("UNAVAILABLE", "lost", details)
+        bus.send(inbox, endpoint_of(bus).write_error(event.id, error, JSON, event.id))
+
+    bus.listen("work.x", answer)
+    error = await error_of(PendingRequestMap(bus.join()).call("x.y", retry=True))
+    assert error.details["reason"] == "NOT_REPEATED"
+    assert [request.payload.attempt for request in requests] == [0, 1]
+
+
 async def test_each_attempt_of_a_query_runs_once(wires: Any) -> None:
     wire = wires(add)
     for number, attempt in enumerate((0, 0, 7, 7, 3, 10_000, 10_000), 1):

@@ -15,7 +15,7 @@ from operations.calls.events import CallCompleted, CallResponded
 from operations.calls.liveness import liveness_of
 from operations.context import Grant, Progress
 from operations.errors import CallError, ErrorCode
-from operations.failures import Executed, executed_of, is_unconverted, timed_out, unavailable
+from operations.failures import Executed, executed_of, is_final, is_unconverted, timed_out, unavailable
 from operations.pubsub import DeliveryRefused, Record, Stores, TooManyRecords, Transport
 
 _RETRY_SECONDS = 0.05
@@ -113,7 +113,7 @@ class PendingCall(msgspec.Struct, eq=False):
         """Fail, or send the request again if that is allowed."""
         if self._future.done():
             self._note_second()
-        elif error.code is ErrorCode.UNAVAILABLE and self._may_resend(executed_of(error)):
+        elif not is_final(error) and self._may_resend(executed_of(error)):
             self._risked = self._risked or executed_of(error) != "no"
             self._resend_later()
         elif self.codec is not JSON and is_unconverted(error) and self._encode_as_json():

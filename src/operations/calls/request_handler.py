@@ -34,7 +34,7 @@ from operations.context import Exposed, Grant, Identity
 from operations.dispatch import Dispatcher, Request
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError
-from operations.failures import aborted, too_large, translate, unavailable, unreadable
+from operations.failures import aborted, not_repeated, too_large, translate, unavailable, unreadable
 from operations.pubsub import Arrival, Transport
 from operations.recent import Recent
 from operations.registry import OperationRegistry
@@ -112,24 +112,32 @@ class RequestHandler:
     def receive(self, event: CallRequested, codec: Codec, arrival: Arrival) -> None:
         """Run a request and respond to it, unless it is a duplicate."""
         attempts, request_id = self._attempts, event.id
-        if (request_id in attempts.newer or request_id in attempts.older) and self._is_duplicate(event):
-            self.endpoint.counters.duplicate += 1
-            return
         sender = arrival.sender
         reply = StreamReply(self, event, codec, sender) if event.stream else Reply(self, event, codec, sender)
+        if (request_id in attempts.newer or request_id in attempts.older) and self._is_duplicate(reply):
+            self.endpoint.counters.duplicate += 1
+            return
         if self.start(reply):
             attempts.newer[request_id] = event.payload.attempt
             if len(attempts.newer) >= attempts.minimum:
                 attempts.rotate()
 
-    def _is_duplicate(self, event: CallRequested) -> bool:
-        """Return whether a request that was received before must not run: only a later attempt of a query may."""
+    def _is_duplicate(self, reply: Reply) -> bool:
+        """Return whether a request that was received before must not run: only a later attempt of a query may.
+
+        The caller of another operation gets an error for a later attempt: the response to the first one was lost.
+        """
+        event = reply.event
         if (
             control_id(event.id) if self.endpoint.shares_control else event.id
         ) in self.endpoint.running or event.payload.attempt <= self._attempts[event.id]:
             return True
         spec = self.registry.get_spec(event.to)
-        return spec is None or spec.type is not OperationType.QUERY
+        if spec is not None and spec.type is OperationType.QUERY:
+            return False
+        self._attempts.newer[event.id] = event.payload.attempt
+        reply.refuse(not_repeated(event.to))
+        return True
 
     def start(self, reply: Reply) -> bool:
         """Pass a request to the dispatcher; return False if it is refused. Its caller then gets the error."""
