@@ -257,7 +257,7 @@ class MCPCalls:
         )
 
     async def _follow(self, tool: Tool, input: Any, info: RequestInfo, client: Client | None) -> Result:
-        """Return the first items of a stream. A client that is a registry of this library gets all items, as progress."""
+        """Return the first items of a stream. A client that is a registry of this library gets each as progress."""
         request = self._request(tool.operation, input, info, client, is_stream=True)
         items: list[Any] = []
         stream = self.dispatcher.stream(request)
