@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import binascii
 import ssl
 from collections.abc import Iterable
 from typing import Any
@@ -120,19 +121,6 @@ class _Idle:
     def lost(self, connection: RedisConnection, reason: str) -> None: ...
 
 
-def _make_table() -> list[int]:
-    table = []
-    for byte in range(256):
-        crc = byte << 8
-        for _ in range(8):
-            crc = (crc << 1) ^ 0x1021 if crc & 0x8000 else crc << 1
-        table.append(crc & 0xFFFF)
-    return table
-
-
-_CRC = _make_table()
-
-
 def slot_of(key: bytes) -> int:
     """Return the slot of a key in a cluster, by the text in its first braces if there is any."""
     start = key.find(b"{")
@@ -140,7 +128,4 @@ def slot_of(key: bytes) -> int:
         end = key.find(b"}", start + 1)
         if end > start + 1:
             key = key[start + 1 : end]
-    crc = 0
-    for byte in key:
-        crc = ((crc << 8) & 0xFFFF) ^ _CRC[(crc >> 8) ^ byte]
-    return crc % SLOTS
+    return binascii.crc_hqx(key, 0) % SLOTS
