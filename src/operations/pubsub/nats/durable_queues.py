@@ -110,18 +110,6 @@ class DurableQueues:
         # The record first: workers take a message only together with its record.
         self.records.create(address, record, written)
 
-    async def store_again(self, address: str, message: bytes, record: Record, *, sender: str) -> None:
-        """Store a message again in the queue of redelivered messages, and replace its record."""
-        namespace = address.partition(".")[2]
-        subject = self.subjects.target(f"suspect.{namespace}", caller=sender)
-        if subject is None:
-            raise CallError(ErrorCode.VALIDATION_ERROR, f"{sender!r} cannot be part of a NATS subject")
-        await self.records.reopen(address, record)
-        answer = await self.jetstream.request(subject, message, headers=self.records.header(record))
-        if answer.error is not None:
-            problem = f"JetStream did not store the message: {answer.error.description}"
-            raise CallError(ErrorCode.UNAVAILABLE, problem, {"executed": "unknown"})
-
     def _store(
         self, address: str, message: bytes, headers: bytes, stored: Callable[[], None], undelivered: Undelivered
     ) -> None:
@@ -153,7 +141,7 @@ class DurableQueues:
         answered: Callable[[JetStreamReply], None],
         undelivered: Undelivered,
     ) -> None:
-        problem = await self.jetstream.make_streams()
+        problem = await self.jetstream.make("queues")
         if problem is not None:
             undelivered(f"there is no JetStream stream for the message: {problem}")
         else:
@@ -203,7 +191,7 @@ class DurableQueues:
         Before the key, a second key is stored, which combines `key` and `entry`. If the second key already exists, an
         earlier delivery of the same entry called this method, and the result is True.
         """
-        problem = await self.jetstream.make_records()
+        problem = await self.jetstream.make("keys")
         if problem is None:
             kind = "hour" if seconds <= HOUR else "day"
             subject = f"{self.subjects.prefix}.once.{kind}".encode()
@@ -296,7 +284,7 @@ class DurableQueueReader:
     async def _begin(self) -> None:
         delay = 0.1
         while not self._stopped:
-            problem = await self.queues.jetstream.make_streams() or await self._make_consumer()
+            problem = await self.queues.jetstream.make("queues") or await self._make_consumer()
             if problem is None:
                 self._ask()
                 return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -67,77 +67,38 @@ class JetStreamReply(msgspec.Struct, frozen=True):
     """Number of subjects of a stream that match the filter."""
 
 
+StreamKind = Literal["queues", "keys", "records"]
+"""What streams store: messages and dead letters, the keys of requests, or the records of stored messages."""
+
+
 class JetStream:
     """JetStream at the server of one peer; missing streams are created."""
 
     def __init__(self, client: NatsClient, prefix: str, *, replicas: int) -> None:
         self.client = client
-        self._prefix = prefix
-        self._replicas = replicas
         self.stream = prefix.replace(".", "_")
-        self._made: asyncio.Task[str | None] | None = None
-        self._records: asyncio.Task[str | None] | None = None
         self.record_stream = f"{self.stream}_records"
-        self._job_records: asyncio.Task[str | None] | None = None
+        self._replicas = replicas
+        self._streams = _describe_streams(prefix, self.stream)
+        self._made: dict[StreamKind, asyncio.Task[str | None]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    async def make_streams(self) -> str | None:
-        """Create the two streams for durable queues if they are missing; return the problem, or None."""
-        if self._made is None or (self._made.done() and self._made.result() is not None):
-            self._made = self.spawn(self._make_streams())
-        return await asyncio.shield(self._made)
+    async def make(self, kind: StreamKind) -> str | None:
+        """Create the streams of one kind if they are missing; return the problem, or None."""
+        made = self._made.get(kind)
+        if made is None or (made.done() and made.result() is not None):
+            made = self._made[kind] = self.spawn(self._make(kind))
+        return await asyncio.shield(made)
 
-    async def _make_streams(self) -> str | None:
-        common = {"storage": "file", "num_replicas": self._replicas}
-        prefix = self._prefix
-        work = {
-            "retention": "workqueue",
-            "duplicate_window": DUPLICATES_SECONDS * SECOND,
-            "max_age": STORED_SECONDS * SECOND,
-            **common,
-        }
-        dead = {"retention": "limits", "max_age": DEAD_SECONDS * SECOND, **common}
-        subjects = [f"{prefix}.queue.>", f"{prefix}.suspect.>"]
-        return await self._make_stream(self.stream, subjects, work) or await self._make_stream(
-            f"{self.stream}_dead", [f"{prefix}.dead.>"], dead
-        )
-
-    async def make_records(self) -> str | None:
-        """Create the two streams for keys if they are missing; return the problem, or None."""
-        if self._records is None or (self._records.done() and self._records.result() is not None):
-            self._records = self.spawn(self._make_records())
-        return await asyncio.shield(self._records)
-
-    async def _make_records(self) -> str | None:
-        for kind, seconds in (("hour", HOUR + _SLACK), ("day", 25 * HOUR)):
-            window = seconds * SECOND
-            options = {"storage": "file", "num_replicas": self._replicas, "max_age": window, "duplicate_window": window}
-            problem = await self._make_stream(f"{self.stream}_once_{kind}", [f"{self._prefix}.once.{kind}"], options)
-            if problem is not None:
-                return problem
+    async def _make(self, kind: StreamKind) -> str | None:
+        for name, options in self._streams[kind].items():
+            if (await self.ask(f"STREAM.INFO.{name}", {})).error is None:
+                continue
+            common = {"name": name, "storage": "file", "num_replicas": self._replicas}
+            answer = await self.ask(f"STREAM.CREATE.{name}", {**common, **options})
+            if answer.error is not None:
+                return answer.error.description
         return None
-
-    async def make_job_records(self) -> str | None:
-        """Create the stream for records of stored messages if it is missing; return the problem, or None."""
-        if self._job_records is None or (self._job_records.done() and self._job_records.result() is not None):
-            options = {
-                "storage": "file",
-                "num_replicas": self._replicas,
-                "max_msgs_per_subject": 1,
-                "max_age": RECORD_SECONDS * SECOND,
-                "allow_direct": True,
-                "allow_msg_ttl": True,
-            }
-            subjects = [f"{self._prefix}.record.>"]
-            self._job_records = self.spawn(self._make_stream(self.record_stream, subjects, options))
-        return await asyncio.shield(self._job_records)
-
-    async def _make_stream(self, name: str, subjects: list[str], options: dict[str, Any]) -> str | None:
-        answer = await self.ask(f"STREAM.INFO.{name}", {})
-        if answer.error is None:
-            return None
-        answer = await self.ask(f"STREAM.CREATE.{name}", {"name": name, "subjects": subjects, **options})
-        return None if answer.error is None else answer.error.description
 
     async def ask(self, what: str, options: dict[str, Any]) -> JetStreamReply:
         """Make a request to JetStream's API."""
@@ -145,25 +106,28 @@ class JetStream:
 
     async def request(self, subject: bytes, data: bytes, key: str = "", *, headers: bytes = b"") -> JetStreamReply:
         """Publish a message and wait for JetStream's response; a message with the same key is a duplicate."""
-        answered: asyncio.Future[JetStreamReply] = asyncio.get_running_loop().create_future()
+        if key:
+            headers += b"Nats-Msg-Id: %b\r\n" % key.encode()
+        reply = await self.fetch(subject, data, headers)
+        return _read_reply(reply) if isinstance(reply, NatsMessage) else JetStreamReply(JetStreamError(503, 0, reply))
 
-        def settle(answer: JetStreamReply) -> None:
+    async def fetch(self, subject: bytes, data: bytes, headers: bytes = b"") -> NatsMessage | str:
+        """Publish a message and return JetStream's response as it is, or the problem."""
+        answered: asyncio.Future[NatsMessage | str] = asyncio.get_running_loop().create_future()
+
+        def settle(answer: NatsMessage | str) -> None:
             if not answered.done():
                 answered.set_result(answer)
 
         def failed(reason: str) -> None:
-            settle(
-                JetStreamReply(
-                    JetStreamError(503, 0, "JetStream is not enabled" if "no listener" in reason else reason)
-                )
-            )
+            settle("JetStream is not enabled" if "no listener" in reason else reason)
 
-        if key:
-            headers += b"Nats-Msg-Id: %b\r\n" % key.encode()
-        self.publish(subject, data, headers, settle, failed)
-        await asyncio.wait((answered,), timeout=ANSWER_SECONDS)
-        failed("JetStream does not respond")
-        return answered.result()
+        stop = self._send(subject, data, headers, settle, failed)
+        try:
+            await asyncio.wait((answered,), timeout=ANSWER_SECONDS)
+        finally:
+            stop()
+        return answered.result() if answered.done() else "JetStream does not respond"
 
     def publish(
         self,
@@ -174,23 +138,25 @@ class JetStream:
         undelivered: Undelivered,
     ) -> None:
         """Publish a message that JetStream acknowledges."""
-        size, most = len(data) + len(headers) + _HEADER_BLOCK, self.client.max_payload
-        if size > most:  # the server would close the connection
-            undelivered(DeliveryRefused(f"the message has {size:,} bytes; the server accepts {most:,}"))
-            return
 
         def read(message: NatsMessage) -> None:
             stop()
-            try:
-                answer = msgspec.json.decode(message.data, type=JetStreamReply)
-            except msgspec.DecodeError:
-                answer = JetStreamReply(JetStreamError(500, 0, "unexpected response: it is not JetStream's"))
-            answered(answer)
+            answered(_read_reply(message))
 
-        reply, stop = self.client.replies.request(subject, read, undelivered)
+        stop = self._send(subject, data, headers, read, undelivered)
+
+    def _send(
+        self, subject: bytes, data: bytes, headers: bytes, received: ReceiveMessage, undelivered: Undelivered
+    ) -> Stop:
+        size, most = len(data) + len(headers) + _HEADER_BLOCK, self.client.max_payload
+        if size > most:  # the server would close the connection
+            undelivered(DeliveryRefused(f"the message has {size:,} bytes; the server accepts {most:,}"))
+            return lambda: None
+        reply, stop = self.client.replies.request(subject, received, undelivered)
         if not self.client.publish(publish(subject, data, reply, headers)):
             stop()
             undelivered("there is no connection to the NATS server")
+        return stop
 
     def spawn(self, work: Any) -> asyncio.Task[Any]:
         """Run a task that is cancelled when this transport closes."""
@@ -203,3 +169,39 @@ class JetStream:
         """Cancel the tasks."""
         for task in self._tasks:
             task.cancel()
+
+
+def _describe_streams(prefix: str, name: str) -> dict[StreamKind, dict[str, dict[str, Any]]]:
+    """Return the options of the streams of each kind, by the name of the stream."""
+    windows = {"hour": (HOUR + _SLACK) * SECOND, "day": 25 * HOUR * SECOND}
+    return {
+        "queues": {
+            name: {
+                "subjects": [f"{prefix}.queue.>", f"{prefix}.suspect.>"],
+                "retention": "workqueue",
+                "duplicate_window": DUPLICATES_SECONDS * SECOND,
+                "max_age": STORED_SECONDS * SECOND,
+            },
+            f"{name}_dead": {"subjects": [f"{prefix}.dead.>"], "retention": "limits", "max_age": DEAD_SECONDS * SECOND},
+        },
+        "keys": {
+            f"{name}_once_{kind}": {"subjects": [f"{prefix}.once.{kind}"], "max_age": size, "duplicate_window": size}
+            for kind, size in windows.items()
+        },
+        "records": {
+            f"{name}_records": {
+                "subjects": [f"{prefix}.record.>"],
+                "max_msgs_per_subject": 1,
+                "max_age": RECORD_SECONDS * SECOND,
+                "allow_direct": True,
+                "allow_msg_ttl": True,
+            }
+        },
+    }
+
+
+def _read_reply(message: NatsMessage) -> JetStreamReply:
+    try:
+        return msgspec.json.decode(message.data, type=JetStreamReply)
+    except msgspec.DecodeError:
+        return JetStreamReply(JetStreamError(500, 0, "unexpected response: it is not JetStream's"))

@@ -13,10 +13,9 @@ import msgspec
 
 from operations.errors import CallError, ErrorCode
 from operations.pubsub.nats.jetstream import ANSWER_SECONDS, SECOND, JetStream, JetStreamReply
-from operations.pubsub.nats.replies import Replies
 from operations.pubsub.nats.subjects import Subjects
 from operations.pubsub.nats.wire import NatsMessage, header_of, publish
-from operations.pubsub.protocols import DeliveryRefused, Record, Stop
+from operations.pubsub.protocols import DeliveryRefused, KeepsRecords, Record, Stop
 
 RECORD_HEADER = b"Operations-Record"
 """The header of a stored message; its value is the record's key, a dot, and the link (see `_LINK`)."""
@@ -49,7 +48,7 @@ class KeptRecord(msgspec.Struct, frozen=True):
     link: bytes
 
 
-class NatsRecords:
+class NatsRecords(KeepsRecords):
     """The records that this peer writes, reads and watches."""
 
     def __init__(self, jetstream: JetStream, subjects: Subjects) -> None:
@@ -74,9 +73,7 @@ class NatsRecords:
 
         The server's count is read at intervals, and again when the limit is reached.
         """
-        problem = await self.jetstream.make_job_records()
-        if problem is not None:
-            raise _unreachable(problem)
+        await self._make_stream()
         if self._is_uncertain(record):
             async with self._counting:
                 if self._is_uncertain(record):
@@ -84,6 +81,11 @@ class NatsRecords:
         counted_at, count = self._counts[record.owner]
         self._counts[record.owner] = counted_at, count + 1
         return not record.most or count < record.most
+
+    async def _make_stream(self) -> None:
+        problem = await self.jetstream.make("records")
+        if problem is not None:
+            raise _unreachable(problem)
 
     def _is_uncertain(self, record: Record) -> bool:
         """Whether the records of an owner have to be counted again: the last count is old, or near the limit."""
@@ -121,15 +123,20 @@ class NatsRecords:
 
         self.jetstream.publish(self._subjects.record(address, record.key), record.body, headers, answered, then)
 
+    async def read_record(self, address: str, key: str) -> tuple[bytes, bytes] | None:
+        """Return the value and body of a record; None if there is none."""
+        kept = await self.read(address, key)
+        return None if kept is None else (kept.value, kept.body)
+
     async def read(self, address: str, key: str) -> KeptRecord | None:
         """Return a record; None if there is none."""
-        problem = await self.jetstream.make_job_records()
-        if problem is not None:
-            raise _unreachable(problem)
+        await self._make_stream()
         subject = self._subjects.record(address, key)
-        reply = await self._request(f"$JS.API.DIRECT.GET.{self.jetstream.record_stream}.".encode() + subject, b"")
-        if reply is None:
-            raise _unreachable("no responder")
+        reply = await self.jetstream.fetch(
+            f"$JS.API.DIRECT.GET.{self.jetstream.record_stream}.".encode() + subject, b""
+        )
+        if not isinstance(reply, NatsMessage):
+            raise _unreachable(reply)
         if reply.status is not None:
             return None
         sequence = header_of(reply.headers, b"Nats-Sequence")
@@ -143,7 +150,7 @@ class NatsRecords:
         if kept is not None and not kept.is_final:
             await self._write(address, record, kept, _headers(record, kept.link))
 
-    async def end(self, address: str, record: Record) -> bool:
+    async def end_record(self, address: str, record: Record) -> bool:
         """Write the final value of a record, so that its message is dropped.
 
         Return False if there is no such record, or if its value is already final.
@@ -155,7 +162,18 @@ class NatsRecords:
             if await self._write(address, record, kept, b"%b: 1\r\n%b" % (_FINAL, _headers(record))):
                 return True
 
-    async def reopen(self, address: str, record: Record) -> None:
+    async def store_again(self, address: str, message: bytes, record: Record, *, sender: str) -> None:
+        """Store a message again in the queue of redelivered messages, and replace its record."""
+        subject = self._subjects.target(f"suspect.{address.partition('.')[2]}", caller=sender)
+        if subject is None:
+            raise CallError(ErrorCode.VALIDATION_ERROR, f"{sender!r} cannot be part of a NATS subject")
+        await self._reopen(address, record)
+        answer = await self.jetstream.request(subject, message, headers=self.header(record))
+        if answer.error is not None:
+            problem = f"JetStream did not store the message: {answer.error.description}"
+            raise CallError(ErrorCode.UNAVAILABLE, problem, {"executed": "unknown"})
+
+    async def _reopen(self, address: str, record: Record) -> None:
         """Replace the final value of a record, because its message is stored again; raise if the value is not final."""
         kept = await self.read(address, record.key)
         headers = _headers(record, self._link(record))
@@ -166,27 +184,15 @@ class NatsRecords:
     async def _write(self, address: str, record: Record, kept: KeptRecord, headers: bytes) -> bool:
         """Replace a record, unless it has changed since it was read; return whether it was replaced."""
         expected = b"Nats-Expected-Last-Subject-Sequence: %d\r\n" % kept.sequence
-        answered: asyncio.Future[JetStreamReply | str] = asyncio.get_running_loop().create_future()
-
-        def settle(answer: JetStreamReply | str) -> None:
-            if not answered.done():
-                answered.set_result(answer)
-
         subject = self._subjects.record(address, record.key)
-        self.jetstream.publish(subject, record.body, expected + headers, settle, settle)
-        await asyncio.wait((answered,), timeout=ANSWER_SECONDS)
-        answer = answered.result() if answered.done() else "JetStream does not respond"
-        if isinstance(answer, str):
-            raise _unreachable(answer)
+        answer = await self.jetstream.request(subject, record.body, headers=expected + headers)
         if answer.error is not None and answer.error.err_code != _WRONG_SEQUENCE:
             raise _unreachable(answer.error.description)
         return answer.error is None
 
-    async def list_owned(self, owner: str | None, most: int) -> list[tuple[str, str, bytes]]:
+    async def list_records(self, owner: str | None, most: int) -> list[tuple[str, str, bytes]]:
         """Return the address, key and value of at most `most` records: those of `owner`, or all if `owner` is None."""
-        problem = await self.jetstream.make_job_records()
-        if problem is not None:
-            raise _unreachable(problem)
+        await self._make_stream()
         prefix = self._subjects.prefix
         config = {
             "ack_policy": "none",
@@ -224,7 +230,7 @@ class NatsRecords:
         options = msgspec.json.encode({"batch": count, "no_wait": True})
         # Messages come under their own subject, so they need a separate subscription.
         self._fetches += 1
-        inbox = b"%b.records.%d" % (self.replies.inbox, self._fetches)
+        inbox = b"%b.records.%d" % (self.jetstream.client.replies.inbox, self._fetches)
         stop = self.jetstream.client.subscribe(inbox, full=came)
         try:
             if not self.jetstream.client.publish(publish(subject, options, inbox)):
@@ -237,31 +243,7 @@ class NatsRecords:
             stop()
         return messages
 
-    @property
-    def replies(self) -> Replies:
-        """The replies that this peer waits for."""
-        return self.jetstream.client.replies
-
-    async def _request(self, subject: bytes, data: bytes) -> NatsMessage | None:
-        """Send a request and return its reply; None if there is no responder."""
-        answered: asyncio.Future[NatsMessage | None] = asyncio.get_running_loop().create_future()
-
-        def settle(message: NatsMessage | None) -> None:
-            if not answered.done():
-                answered.set_result(message)
-
-        reply, stop = self.replies.request(subject, settle, lambda reason: settle(None))
-        try:
-            if not self.jetstream.client.publish(publish(subject, data, reply)):
-                raise _unreachable("there is no connection to the NATS server")
-            await asyncio.wait((answered,), timeout=ANSWER_SECONDS)
-        finally:
-            stop()
-        if not answered.done():
-            raise _unreachable("JetStream does not respond")
-        return answered.result()
-
-    def watch(self, address: str, key: str, changed: Callable[[], None]) -> Stop:
+    def watch_record(self, address: str, key: str, changed: Callable[[], None]) -> Stop:
         """Call `changed` when a record gets its final value: its message was handled, deleted or dead-lettered."""
 
         def came(message: NatsMessage) -> None:

@@ -18,7 +18,6 @@ from operations.pubsub.limited_log import LimitedLog
 from operations.pubsub.limits import check_counts, check_seconds
 from operations.pubsub.nats.connection import NatsConnection
 from operations.pubsub.nats.durable_queues import DurableQueues
-from operations.pubsub.nats.kept_records import NatsKeptRecords
 from operations.pubsub.nats.parser import DuplicateFilter, unbatch
 from operations.pubsub.nats.replies import Replies
 from operations.pubsub.nats.servers import NatsServer, NatsSettings, ServerPool, diagnose, open_connection
@@ -131,7 +130,7 @@ class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsB
         self._kept: list[tuple[bytes, bytes]] = []
         self._kept_bytes = 0
         self._queues = DurableQueues(self, self._subjects, ack_wait=ack_wait, replicas=replicas)
-        self._records = NatsKeptRecords(self._queues)
+        self._records = self._queues.records
         self._heartbeat_timer: asyncio.TimerHandle | None = None
 
     def optional(self, kind: type[Part]) -> Part | None:
