@@ -455,12 +455,31 @@ def test_errors_about_missing_credentials_name_the_option(tmp_path: Path) -> Non
             wrong = project.run("ls", *words, "--header", "Authorization: Bearer other")
             assert wrong.code == 6
             assert "hint: check --header" in wrong.err
+        refused = project.run("ls", "--mcp", f"{url}/mcp").err.splitlines()[0]
+        assert refused.endswith("HTTP 401: credentials are required")
         project.environment["TOKEN"] = TOKEN
         header = ("--header", "Authorization: Bearer ${TOKEN}")
         called = project.run("call", "api.shop.quote", "item=tea", "--openapi", f"{url}/openapi.json", *header)
         assert called.out.strip() == '"tea: 2.5"', called.err
         called = project.run("call", "mcp.shop.quote", "item=tea", "--mcp", f"{url}/mcp", *header)
         assert called.out.strip() == '"tea: 2.5"', called.err
+
+
+def test_errors_of_a_source_of_the_command_line_name_its_option(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    for words, expected in (
+        (("--mcp", "http://127.0.0.1:9/mcp", "--header", "A: ${UNSET}"), "--header A: variable UNSET is not set"),
+        (("--openapi", "http://127.0.0.1:9/x", "--header", "A.B: ${"), "--header A.B: unclosed ${"),
+        (("--mcp", "run ${UNSET}"), "--mcp: variable UNSET is not set"),
+        (("--openapi", "${UNSET}.json"), "--openapi: variable UNSET is not set"),
+        (("--openapi", ""), "missing document: expected a path or URL"),
+    ):
+        failed = project.run("ls", *words)
+        assert failed.code == 2
+        assert expected in failed.err
+        assert "command-line" not in failed.err
+        assert "doctor" not in failed.err
+        assert "fix the file" not in failed.err
 
 
 def test_a_source_of_the_command_line_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def direct_file(args: ParsedArguments) -> tuple[Path, str]:
     import shlex
 
     from operations.config.file_writer import text_with_source
-    from operations.config.settings import DIRECT_FILE
+    from operations.config.problems import DIRECT_FILE
 
     path = Path.cwd() / DIRECT_FILE
     headers = dict(pair(header, ":") for header in args.header)
@@ -37,6 +37,8 @@ def direct_file(args: ParsedArguments) -> tuple[Path, str]:
     if args.mcp is not None:
         tables[MCP] = mcp_table(shlex.split(args.mcp), headers=headers)
     if args.openapi is not None:
+        if not args.openapi:
+            raise UsageError("missing document: expected a path or URL", "for example: --openapi api.yaml")
         tables[API] = {"openapi": args.openapi, **({"headers": headers} if headers else {})}
     return path, "\n".join(text_with_source(path, name, table) for name, table in tables.items())
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from operations.catalogue import unknown_operation
-from operations.cli.arguments import ParsedArguments
+from operations.cli.arguments import ParsedArguments, UsageError
 from operations.cli.configuration import can_ask, optional_configuration, read_configuration, require_configuration
 from operations.cli.failures import TRANSPORT, USAGE, CommandError
 from operations.cli.stderr import StatusLine, is_json, spinner, warn, warn_skipped, write_line, write_record
@@ -153,9 +153,7 @@ async def open_session(args: ParsedArguments, requested: str | None = None) -> A
     is_remote = args.url is not None and not args.is_direct
     is_address = is_remote and ":" in args.url
     if args.is_direct:
-        from operations.cli.direct_sources import direct_file
-
-        config: Config | None = read_configuration(*direct_file(args))
+        config: Config | None = _direct_configuration(args)
     else:
         config = optional_configuration(args) if is_address else require_configuration(args)
     client = _terminal_client(args)
@@ -181,11 +179,23 @@ async def open_session(args: ParsedArguments, requested: str | None = None) -> A
         yield session
 
 
+def _direct_configuration(args: ParsedArguments) -> Config:
+    """Return the configuration that is equivalent to `--mcp`, `--openapi` and `--header`."""
+    from operations.cli.direct_sources import direct_file
+
+    path, text = direct_file(args)
+    try:
+        return read_configuration(path, text)
+    except CallError as error:
+        raise UsageError(error.message) from None
+
+
 def _require_open(reports: Collection[SourceReport]) -> None:
     """Raise if a source that the command line names cannot be opened."""
     for report in reports:
         if report.state == "failed":
-            raise source_failure(report, f"cannot open --{'openapi' if report.kind == 'openapi' else 'mcp'}")
+            option = "openapi" if report.kind == "openapi" else "mcp"
+            raise source_failure(report, f"cannot open --{option}", hint="")
 
 
 def _terminal_client(args: ParsedArguments) -> TerminalClient | None:
@@ -197,13 +207,17 @@ def _terminal_client(args: ParsedArguments) -> TerminalClient | None:
     return TerminalClient()
 
 
-def source_failure(report: SourceReport, prefix: str) -> Exception:
-    """Return the error for a required source that failed; the fault in its report determines the exit code."""
+def source_failure(
+    report: SourceReport, prefix: str, *, hint: str = "run 'ops doctor' to check every source"
+) -> Exception:
+    """Return the error for a required source that failed; the fault in its report determines the exit code.
+
+    `hint` is used if the report has none.
+    """
     message = f"{prefix}: {report.problem}"
     if report.fault == "installation":
         return ImportError(message)
-    hint = report.hint or "run 'ops doctor' to check every source"
-    return CommandError(message, hint, exit_code=USAGE if report.fault == "configuration" else TRANSPORT)
+    return CommandError(message, report.hint or hint, exit_code=USAGE if report.fault == "configuration" else TRANSPORT)
 
 
 def report_failures(args: ParsedArguments, reports: Collection[SourceReport]) -> None:

@@ -12,6 +12,9 @@ from operations.errors import CallError, ErrorCode
 
 Key = tuple[str | int, ...]
 
+DIRECT_FILE = "command-line"
+"""The name of the file that stands for the sources of `--mcp` and `--openapi`; this file does not exist."""
+
 
 class ConfigProblem(msgspec.Struct, frozen=True):
     """A problem and its location."""
@@ -22,8 +25,15 @@ class ConfigProblem(msgspec.Struct, frozen=True):
     message: str
 
     def __str__(self) -> str:
+        if self.file.name == DIRECT_FILE:
+            return f"{self._option()}: {self.message}"
         subject = f"{self.key}: " if self.key else ""
         return f"{self.file}:{self.line}: {subject}{self.message}"
+
+    def _option(self) -> str:
+        """Return the option with the problem: the key is `sources.mcp.url` or `sources.api.headers.Authorization`."""
+        source, setting, name = (*self.key.split(".", 3)[1:], "")[:3]
+        return f"--header {name}" if setting == "headers" else "--mcp" if source == "mcp" else "--openapi"
 
 
 def problems_error(problems: Sequence[ConfigProblem]) -> CallError:

@@ -11,10 +11,9 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
+from operations.config.problems import DIRECT_FILE
 from operations.schema import Policy
 
-DIRECT_FILE = "command-line"
-"""Name of the imaginary file of sources that the command line defines."""
 _NOT_IN_NAMES = r"[^A-Za-z0-9_-]+"
 
 Patterns = list[str]

@@ -186,7 +186,7 @@ def _explain(source: Source, failure: BaseException) -> tuple[str, str | None]:
 def _hint(source: Source, failure: CallError) -> str | None:
     settings = source.settings
     if source.problem is not None:
-        return None if str(source.file) in source.problem else f"see {source.file}:{source.line}"
+        return None if source.is_direct or str(source.file) in source.problem else f"see {source.file}:{source.line}"
     if isinstance(settings, MCPSettings):
         return _mcp_hint(source, settings, failure)
     if isinstance(settings, OpenAPISettings) and not settings.is_remote:

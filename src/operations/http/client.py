@@ -172,6 +172,19 @@ def describe(request: HTTPRequest) -> str:
     return f"{request.method} {scheme}://{authority.rpartition('@')[2]}{match['path']}"
 
 
+def error_text(data: object) -> str:
+    """Return the message in the body of an error, from one of the usual properties; empty if there is none."""
+    if isinstance(data, str):
+        return data.strip()[:200]
+    for key in ("message", "detail", "title", "error_description", "error"):
+        value = data.get(key) if isinstance(data, dict) else None
+        if isinstance(value, str) and value:
+            return value[:200]
+        if isinstance(value, dict) and isinstance(value.get("message"), str):
+            return str(value["message"])[:200]
+    return ""
+
+
 def failure(
     request: HTTPRequest, reason: str, *, executed: Executed, code: ErrorCode = ErrorCode.UNAVAILABLE
 ) -> CallError:

@@ -22,6 +22,7 @@ from pydantic import ValidationError
 
 from operations.errors import CallError
 from operations.http import HTTPRequest
+from operations.http.client import error_text
 from operations.sources.mcp.config import MCPClientConfig
 from operations.sources.mcp.limits import without_deep_tools
 from operations.sources.mcp.oauth import oauth_provider
@@ -140,13 +141,14 @@ class ErrorReportingClient(httpx2.AsyncClient):
         The response itself is returned if it is a JSON-RPC error or has status 404, unless the session is expired.
         """
         status = response.status_code
-        error = _rpc_error(body)
+        data = _decode(body)
+        error = _rpc_error(data)
         if self._is_expired(request, status, error):
             lost = {"reason": "the session expired on the server", "executed": "no", "renew": True}
             return _error_response(request, status, -32600, "session expired", {LOST: lost})
         if error is not None or status == 404:
             return response
-        text = body[:500].decode(errors="replace").strip()
+        text = error_text(data) or body[:500].decode(errors="replace").strip()
         message = f"HTTP {status}{': ' if text else ''}{text}"
         if status in (502, 503, 504):
             lost = {"reason": message, "executed": "unknown"}
@@ -307,12 +309,16 @@ def with_events(response: httpx2.Response, max_bytes: int, change: Callable[[byt
     return httpx2.Response(response.status_code, headers=headers, stream=stream, request=response.request)
 
 
-def _rpc_error(body: bytes) -> Mapping[str, Any] | None:
+def _decode(body: bytes) -> Any:
+    """Return the JSON value of a body; None if it is not JSON."""
     try:
-        respond = msgspec.json.decode(body)
+        return msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError):
         return None
-    error = respond.get("error") if isinstance(respond, dict) else None
+
+
+def _rpc_error(data: Any) -> Mapping[str, Any] | None:
+    error = data.get("error") if isinstance(data, dict) else None
     return error if isinstance(error, dict) and isinstance(error.get("code"), int) else None
 
 

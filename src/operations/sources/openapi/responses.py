@@ -21,6 +21,7 @@ import msgspec
 from operations.envelope import HTTPResponseMeta
 from operations.errors import CallError, ErrorCode
 from operations.http import HTTPResponse
+from operations.http.client import error_text
 from operations.sources.openapi.media import charset, is_json, is_text
 
 _log = logging.getLogger("operations")
@@ -95,22 +96,9 @@ def make_error(method: str, path: str, meta: HTTPResponseMeta, data: Any) -> Cal
     """Return the error for a response with status 300 or above; details have status, headers and parsed body."""
     status = meta.status_code
     details = {key: value for key, value in meta.to_dict().items() if key != "source"}
-    message, reason = f"{method} {path} returned {status} {_PHRASES.get(status, '(unknown status)')}", _message(data)
+    message, reason = f"{method} {path} returned {status} {_PHRASES.get(status, '(unknown status)')}", error_text(data)
     details["body"] = data
     return CallError(ErrorCode.EXECUTION_ERROR, f"{message}: {reason}" if reason else message, details)
-
-
-def _message(data: Any) -> str:
-    """Return the message in the body of an error, from one of the usual properties."""
-    if isinstance(data, str):
-        return data.strip()[:200]
-    for key in ("message", "detail", "title", "error_description", "error"):
-        value = data.get(key) if isinstance(data, dict) else None
-        if isinstance(value, str) and value:
-            return value[:200]
-        if isinstance(value, dict) and isinstance(value.get("message"), str):
-            return str(value["message"])[:200]
-    return ""
 
 
 class Download(dict[str, Any]):
