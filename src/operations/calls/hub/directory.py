@@ -33,7 +33,11 @@ from operations.wire import encode_json, read_extension
 
 _MOST_OPERATIONS = 10_000
 _MOST_BYTES = 8 << 20
-"""Limits of all workers of one session together: number of operations, and total bytes of the specs."""
+"""Limits of all workers of one session together: number of operations, rejected ones included, and bytes of specs."""
+_MOST_WORKERS = 64
+"""Largest number of workers of one session."""
+_LONGEST_REASON = 1_000
+"""Number of characters of the reason for a rejected operation that are kept and sent."""
 _EVERYTHING = ("*",)
 _OVERHEAD = 1024
 """Largest size of an announcement without its specs."""
@@ -157,6 +161,9 @@ class HubDirectory:
             self._counters.dropped += 1
             return
         others = [each for each in workers.values() if each is not registration]
+        if len(others) >= _MOST_WORKERS:
+            self._refuse(session, worker_id, dict.fromkeys(listed, _TOO_MANY_WORKERS))
+            return
         if _exceeds_limits(announcement.operations, others):
             self._refuse(session, worker_id, dict.fromkeys(listed, _TOO_MANY))
             return
@@ -181,8 +188,10 @@ class HubDirectory:
     def leave(self, session: HubSession) -> None:
         """Remove a session with all its workers."""
         self._notices.unwatch(session)
-        for registration in self._workers.pop(session, {}).values():
-            self._update(registration, {}, {}, is_gone=True)
+        workers = self._workers.get(session, {})
+        while workers:
+            self._update(workers.popitem()[1], {}, {}, is_gone=True)
+        self._workers.pop(session, None)
 
     def watch(self, session: HubSession) -> None:
         """Send a session the announcements of all workers now, and of changed workers from now on."""
@@ -249,13 +258,21 @@ class HubDirectory:
             operation.sessions.append(session)
         if reason is None:
             registration.rejected.pop(operation_id, None)
+            if operation is not None and registration in operation.waiting:
+                operation.waiting.remove(registration)
             return
         assert operation is not None
         registration.rejected[operation_id] = reason
-        if session in operation.sessions:  # it had registered the same spec before
+        # It may have registered the same spec before.
+        if session in operation.sessions and not self._has_registered(session, operation_id):
             operation.sessions.remove(session)
         if registration not in operation.waiting:
             operation.waiting.append(registration)
+
+    def _has_registered(self, session: HubSession, operation_id: str) -> bool:
+        """Return whether a worker of a session has registered an operation."""
+        workers = self._workers.get(session, {}).values()
+        return any(operation_id in each.operations and operation_id not in each.rejected for each in workers)
 
     def _withdraw(
         self, registration: Registration, operation_id: str, changed: dict[Registration, None], *, is_held: bool
@@ -268,8 +285,7 @@ class HubDirectory:
         if not is_held:
             operation.waiting.remove(registration)
             return
-        siblings = self._workers.get(registration.session, {}).values()
-        if any(operation_id in each.operations and operation_id not in each.rejected for each in siblings):
+        if self._has_registered(registration.session, operation_id):
             return
         operation.sessions.remove(registration.session)
         if operation.sessions:
@@ -296,6 +312,7 @@ class HubDirectory:
         self._notices.announce(registration)
 
 
+_TOO_MANY_WORKERS = f"too many workers: a connection may have {_MOST_WORKERS}"
 _TOO_MANY = f"too many operations: expected at most {_MOST_OPERATIONS:,}, with {_MOST_BYTES >> 20} MiB of specs"
 
 
@@ -309,11 +326,13 @@ def _is_within(namespace: str, names: Iterable[str]) -> bool:
 
 
 def _exceeds_limits(specs: Sequence[msgspec.Raw], others: Iterable[Registration]) -> bool:
-    operations = [announced for each in others for announced in each.operations.values()]
-    if len(specs) + len(operations) > _MOST_OPERATIONS:
+    if len(specs) > _MOST_OPERATIONS:
         return True
-    size = sum(memoryview(spec).nbytes for spec in specs) + sum(len(announced.description) for announced in operations)
-    return size > _MOST_BYTES
+    number, size = len(specs), sum(memoryview(spec).nbytes for spec in specs)
+    for each in others:
+        number += len(each.operations.keys() | each.rejected.keys())
+        size += sum(len(announced.description) for announced in each.operations.values())
+    return number > _MOST_OPERATIONS or size > _MOST_BYTES
 
 
 def _read_operations(
@@ -342,7 +361,7 @@ def _read_operations(
         try:
             spec = OperationSpec.from_dict(data)
         except CallError as error:
-            rejected[operation_id] = error.message
+            rejected[operation_id] = error.message[:_LONGEST_REASON]
             continue
         digest = blake2b(msgspec.json.encode(data, order="deterministic"), digest_size=16).digest()
         access = spec.access_control
