@@ -134,6 +134,8 @@ def test_serving_elsewhere_is_refused_without_credentials(folder: Path) -> None:
     assert "opening" not in nameless.stderr
     taken = ops(folder, "serve", "--http", "127.0.0.1:x")
     assert taken.returncode == 2
+    assert "expected host:port" in taken.stderr
+    assert "--insecure" not in taken.stderr
 
 
 @pytest.mark.parametrize(

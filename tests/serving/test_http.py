@@ -305,6 +305,7 @@ async def test_an_unknown_path_suggests_only_permitted_operations(shop: Shop) ->
         assert (answer.status, answer.json["details"]["nearest"]) == (404, nearest)
     for path in ("/", "/shop", "/shop/", "//", "/shop//quote", "/quote", "/~/jobs/1"):
         assert (await post(served, path, token="reader-token")).status == 404
+    assert "/docs lists them" in (await post(served, "/", token="reader-token")).json["detail"]
 
 
 async def test_unexposed_operations_return_404(shop: Shop) -> None:

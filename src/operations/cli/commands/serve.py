@@ -107,8 +107,12 @@ def _check_address(
     from operations.serving.server import check_exposure, split_address
 
     try:
+        host, _ = split_address(address)
+    except ValueError as error:
+        raise CommandError(str(error)) from None
+    try:
         check_exposure(
-            split_address(address)[0],
+            host,
             has_authenticator=authenticator is not None,
             has_hosts=bool(settings.hosts or args.host or args.public_url or settings.public_url),
             insecure=args.insecure or settings.insecure,

@@ -296,6 +296,9 @@ class HTTPEndpoint:
 
     def _not_found(self, path: str, caller: Caller) -> RefusedError:
         """Return the error for an unknown path; suggest similar ids at a limited rate, because the search is slow."""
+        if path == "/":
+            message = "no operation is at /: operations are at /<namespace>/<name>, and /docs lists them"
+            return RefusedError(404, ErrorCode.OPERATION_NOT_FOUND, message, "NOT_SERVED", nearest=[])
         operation_id = path.removeprefix("/").replace("/", ".", 1)[:256]
         message, nearest = f"unknown operation {operation_id!r}", []
         try:
