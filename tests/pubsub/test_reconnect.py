@@ -26,25 +26,21 @@ class Line(ReconnectingTransport):
         self._outcomes = iter(outcomes)
         self._certain = certain
 
-    async def _stay_connected(self) -> None:
-        for attempt, outcome in enumerate(self._outcomes):
-            if outcome is None:
-                self.stood += 1
-                self._arrive()
-                await self.lose.wait()
-                self.lose.clear()
-                self._watchers.down("lost")
-                continue
-            if not isinstance(outcome, (CallError, OSError)):
-                raise outcome
-            if await self._give_up(outcome):
-                return
-            self._note_failure(outcome)
-            await self._pause(attempt)
-        await asyncio.Event().wait()
+    async def _connect(self) -> None:
+        outcome = next(self._outcomes, None)
+        if outcome is not None:
+            raise outcome
+        self.stood += 1
+
+    async def _wait_lost(self) -> None:
+        await self.lose.wait()
+        self.lose.clear()
+        self._note_loss("lost")
 
     async def _leave(self) -> None:
         self.left = True
+        self.lose.set()
+        await asyncio.sleep(0)
 
     async def _diagnose(self, error: Exception) -> CallError | None:
         return self._certain
@@ -73,8 +69,27 @@ async def test_the_first_connection_is_waited_for_and_each_problem_is_a_warning_
         "no connection to the exchange (connection refused)",
         "no connection to the exchange (busy)",
         "no connection to far.example: no such host",
+        "no connection to the exchange (lost)",
         "no connection to the exchange (connection refused)",
     ]
+
+
+async def test_a_connection_that_is_lost_immediately_counts_as_a_failed_attempt() -> None:
+    async with Line() as line:
+        line.lose.set()
+        await until(lambda: line.stood == 2)
+        assert (line.failures, line.reconnects) == (1, 1)
+    assert line.failures == 1  # closing is not a loss
+
+
+async def test_kept_messages_have_a_maximum_size() -> None:
+    async with Line() as line:
+        for message in (b"a" * (9 << 20), b"b" * (9 << 20), b"c"):
+            line._keep(message)
+        assert [message[:1] for message in line._take_kept()] == [b"a", b"c"]
+        assert (line.unsent, line._take_kept()) == (1, [])
+        line._keep(b"d" * (9 << 20))
+        assert line.unsent == 1
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ class Transport(Protocol):
         """
 
     def watch(self, up: Callable[[], None], down: Callable[[str], None]) -> Stop:
-        """Call `up` after each reconnect, and `down` with the reason after each loss of the connection."""
+        """Call `up` when a connection is established or restored, and `down` with the reason when it is lost."""
 
     def optional(self, kind: type[Part]) -> Part | None:
         """Return the part of this transport that implements an optional Protocol, or None."""

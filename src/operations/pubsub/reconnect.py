@@ -16,6 +16,10 @@ from operations.pubsub.limits import check_seconds
 from operations.pubsub.protocols import Part, Stop
 
 _log = logging.getLogger("operations")
+_SHORT_SECONDS = 1.0
+"""A connection that is lost within this time counts as a failed attempt, so that the next attempt is delayed."""
+_MOST_KEPT = 16 << 20
+"""Largest total size of the messages that are kept for the next connection."""
 
 
 class Watchers:
@@ -70,6 +74,8 @@ class ReconnectingTransport(ABC):
         self._is_closing = False
         self._why_down = ""
         """Why there is no connection now."""
+        self._kept: list[bytes] = []
+        self._kept_bytes = 0
         self._logged: set[str] = set()
         self._first: asyncio.Future[None] | None = None
         self._keeper: asyncio.Task[None] | None = None
@@ -91,7 +97,7 @@ class ReconnectingTransport(ABC):
         await self.close()
 
     def watch(self, up: Callable[[], None], down: Callable[[str], None]) -> Stop:
-        """Call `up` when the connection is back, and `down` when it is lost."""
+        """Call `up` when the connection is established or restored, and `down` when it is lost."""
         return self._watchers.add(up, down)
 
     def watch_congestion(self, changed: Callable[[bool], None]) -> Stop:
@@ -120,9 +126,34 @@ class ReconnectingTransport(ABC):
             await asyncio.wait((self._keeper,))
             self._keeper = None
 
-    @abstractmethod
     async def _stay_connected(self) -> None:
         """Connect, and reconnect after each loss, until the transport is closed."""
+        clock, attempt = asyncio.get_running_loop().time, 0
+        while True:
+            try:
+                await self._connect()
+                connected_at = clock()
+                self._arrive()
+                await self._wait_lost()
+                if self._is_closing:
+                    return
+                if clock() - connected_at < _SHORT_SECONDS:
+                    raise ConnectionError(self._why_down)
+                attempt = 0
+            except (CallError, OSError) as error:
+                if await self._give_up(error):
+                    return
+                self._note_failure(error)
+                attempt += 1
+                await self._pause(attempt)
+
+    @abstractmethod
+    async def _connect(self) -> None:
+        """Connect, so that messages can be sent; raise a CallError or an OSError if that fails."""
+
+    @abstractmethod
+    async def _wait_lost(self) -> None:
+        """Wait until the connection is lost or closed; a loss is passed to `_note_loss`."""
 
     @abstractmethod
     async def _leave(self) -> None:
@@ -132,15 +163,33 @@ class ReconnectingTransport(ABC):
     async def _diagnose(self, error: Exception) -> CallError | None:
         """Return the permanent error behind a failed first connection; None if waiting may help."""
 
-    def _arrive(self) -> bool:
-        """Note that a connection is established; return whether it is the first."""
+    def _arrive(self) -> None:
+        """Note that a connection is established, and notify the watchers."""
         self._why_down = ""
         self._logged.clear()
         if self._first is None or self._first.done():
             self.reconnects += 1
-            return False
-        self._first.set_result(None)
-        return True
+        else:
+            self._first.set_result(None)
+        self._watchers.up()
+
+    def _note_loss(self, reason: str) -> None:
+        """Note that the connection was lost, and notify the watchers."""
+        self._why_down = reason
+        self._note_congestion(False)
+        self._watchers.down(reason)
+
+    def _keep(self, command: bytes) -> None:
+        """Keep an encoded message for the next connection; its receiver has to expect a duplicate."""
+        if self._kept_bytes + len(command) <= _MOST_KEPT:
+            self._kept.append(command)
+            self._kept_bytes += len(command)
+        else:
+            self.unsent += 1
+
+    def _take_kept(self) -> list[bytes]:
+        kept, self._kept, self._kept_bytes = self._kept, [], 0
+        return kept
 
     async def _give_up(self, error: Exception) -> bool:
         """Return whether the first connection failed permanently; if so, raise the error in the task waiting for it."""
@@ -158,9 +207,9 @@ class ReconnectingTransport(ABC):
         self._why_down = error.message if isinstance(error, CallError) else reason_of(error)
 
     async def _pause(self, attempt: int) -> None:
-        """Wait before the next attempt: exponential back-off with jitter."""
+        """Wait after the failed attempt with this number, from 1 on: exponential back-off with jitter."""
         shortest, longest = self._delays
-        delay = random.uniform(0.5, 1.0) * min(longest, shortest * 2 ** min(attempt, 16))
+        delay = random.uniform(0.5, 1.0) * min(longest, shortest * 2 ** min(attempt - 1, 16))
         level = logging.INFO if self._why_down in self._logged else logging.WARNING
         self._logged.add(self._why_down)
         reason = self._why_down

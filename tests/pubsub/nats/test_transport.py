@@ -177,12 +177,12 @@ async def test_replies_without_a_connection_are_sent_after_reconnecting(ends: En
 
     def down(reason: str) -> None:
         end.send(f"inbox.{caller.peer}", b"answer")
-        for _ in range(6):
+        for _ in range(18):
             end.send(f"inbox.{caller.peer}", b"x" * (1 << 20))
 
     end.watch(lambda: None, down)
     end.drop_connection()
-    await until(lambda: got == [b"answer", *[b"x" * (1 << 20)] * 3])
+    await until(lambda: got == [b"answer", *[b"x" * (1 << 20)] * 15])
     assert end.unsent == 3
 
 

@@ -98,26 +98,14 @@ class Spoke(ReconnectingTransport):
             link.close("the spoke is leaving")
             await link.wait_closed()
 
-    async def _stay_connected(self) -> None:
-        attempt = 0
-        while not self._is_closing:
-            try:
-                link = await self._connect()
-            except CallError as error:
-                if await self._give_up(error):
-                    return
-                self._note_failure(error)
-                await self._pause(attempt)
-                attempt += 1
-                continue
-            attempt = 0
-            self._arrive()
-            await link.wait_closed()
+    async def _wait_lost(self) -> None:
+        if self._link is not None:
+            await self._link.wait_closed()
 
     async def _diagnose(self, error: Exception) -> CallError | None:
         return await diagnose(self.url, error)
 
-    async def _connect(self) -> WebSocketLink:
+    async def _connect(self) -> None:
         """Connect and complete the handshake."""
         loop = asyncio.get_running_loop()
         self._welcomed = loop.create_future()
@@ -152,9 +140,6 @@ class Spoke(ReconnectingTransport):
         self.capabilities = msgspec.structs.replace(self.capabilities, max_payload=limit, codec=codec)
         self._link = link
         self._update()
-        self._why_down = ""
-        self._watchers.up()
-        return link
 
     def _fresh_token(self) -> str | None:
         try:
@@ -195,8 +180,7 @@ class Spoke(ReconnectingTransport):
         self.unsent += link.unsent
         if self._link is link:
             self._link = None
-            self._note_congestion(False)
-            self._watchers.down(reason)
+            self._note_loss(reason)
 
     def _read_welcome(self, message: bytes) -> None:
         try:

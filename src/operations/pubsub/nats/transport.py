@@ -22,7 +22,15 @@ from operations.pubsub.nats.parser import DuplicateFilter, unbatch
 from operations.pubsub.nats.replies import Replies
 from operations.pubsub.nats.servers import NatsServer, NatsSettings, ServerPool, diagnose, open_connection
 from operations.pubsub.nats.subjects import Arrivals, Subjects
-from operations.pubsub.nats.wire import NatsMessage, ReceiveData, ReceiveMessage, ServerInfo, subscribe, unsubscribe
+from operations.pubsub.nats.wire import (
+    NatsMessage,
+    ReceiveData,
+    ReceiveMessage,
+    ServerInfo,
+    publish,
+    subscribe,
+    unsubscribe,
+)
 from operations.pubsub.protocols import (
     HEARTBEAT_SECONDS,
     MOST_UNSENT,
@@ -47,8 +55,6 @@ from operations.pubsub.reconnect import ReconnectingTransport
 _log = logging.getLogger("operations")
 _limited_log = LimitedLog(_log, "messages to NATS")
 _MOST_ADDRESSES = 8_192
-_MOST_KEPT = 4 << 20
-"""Largest total size of the messages that are buffered while there is no connection."""
 _NO_RESPONDERS = 503
 _HARMLESS = ("inbox.", "peer.", "control.")
 """Addresses of messages that are buffered while there is no connection: receiving them twice does no harm."""
@@ -127,8 +133,6 @@ class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsB
         self._moving: asyncio.Task[None] | None = None
         self.subscribe(inbox + b".*", full=self._replied)
         self._sizing = BatchSizing()
-        self._kept: list[tuple[bytes, bytes]] = []
-        self._kept_bytes = 0
         self._queues = DurableQueues(self, self._subjects, ack_wait=ack_wait, replicas=replicas)
         self._records = self._queues.records
         self._heartbeat_timer: asyncio.TimerHandle | None = None
@@ -272,18 +276,11 @@ class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsB
             undelivered(self._explain(address, subject, message))
         elif self._connection is None and subject is not None and address.startswith(_HARMLESS):
             # The receiver drops a late response or abort, but would wait for a missing one.
-            self._keep(subject, message)
+            self._keep(publish(subject, message))
         else:
             self.unsent += 1
             if self._connection is not None:
                 _limited_log.warning("a message was not sent: %s", self._explain(address, subject, message))
-
-    def _keep(self, subject: bytes, message: bytes) -> None:
-        if self._kept_bytes + len(message) <= _MOST_KEPT:
-            self._kept.append((subject, message))
-            self._kept_bytes += len(message)
-        else:
-            self.unsent += 1
 
     def _explain(self, address: str, subject: bytes | None, message: bytes) -> str:
         if subject is None:
@@ -333,26 +330,28 @@ class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsB
         else:
             self.replies.answered(token, message)
 
-    async def _stay_connected(self) -> None:
-        attempt = 0
-        while not self._is_closing:
-            server = self._pool.next()
-            try:
-                connection = await self._open_connection(server)
-            except CallError as error:
-                self._tried = server
-                if await self._give_up(error):
-                    return
-                self._note_failure(error)
-                attempt += 1
-                if attempt % self._pool.size == 0:
-                    await self._pause(attempt // self._pool.size - 1)
-                continue
-            attempt = 0
-            self._up(connection)
-            self._arrive()
-            while self._connection is not None:  # a move to another server sets a new connection
-                await self._connection.wait_closed()
+    async def _connect(self) -> None:
+        server = self._pool.next()
+        try:
+            connection = await self._open_connection(server)
+        except CallError:
+            self._tried = server
+            raise
+        self._use(connection)
+        for command in self._take_kept():
+            connection.buffer.send(command)
+        self._heartbeat_timer = asyncio.get_running_loop().call_later(self._heartbeat, self._beat)
+        self._queues.regained()
+
+    async def _wait_lost(self) -> None:
+        while self._connection is not None:  # a move to another server sets a new connection
+            await self._connection.wait_closed()
+
+    async def _pause(self, attempt: int) -> None:
+        """Wait once all servers were tried."""
+        rounds, rest = divmod(attempt, self._pool.size)
+        if not rest:
+            await super()._pause(rounds)
 
     async def _diagnose(self, error: Exception) -> CallError | None:
         return await diagnose(self._tried, self._settings, error)
@@ -456,15 +455,6 @@ class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsB
     def _all_replies(self) -> list[Replies]:
         return [self.replies] if self._retiring is None else [self.replies, self._retiring.buffer.replies]
 
-    def _up(self, connection: NatsConnection) -> None:
-        self._use(connection)
-        kept, self._kept, self._kept_bytes = self._kept, [], 0
-        for subject, message in kept:
-            connection.buffer.publish(subject, message)
-        self._heartbeat_timer = asyncio.get_running_loop().call_later(self._heartbeat, self._beat)
-        self._queues.regained()
-        self._watchers.up()
-
     def _beat(self) -> None:
         connection = self._connection
         if connection is None:
@@ -495,16 +485,14 @@ class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsB
         if self._connection is not connection:
             return
         self._connection = None
-        self._why_down = reason
-        self.congestion_changed()
         if self._heartbeat_timer is not None:
             self._heartbeat_timer.cancel()
         explained = f"there is no connection to the NATS server: {reason}"
         for subject, messages in connection.buffer.lost(explained).items():
             for message in messages:
-                self._keep(subject, message)
+                self._keep(publish(subject, message))
         self.replies.lost(explained)
         self._queues.lost()
-        self._watchers.down(reason)
+        self._note_loss(reason)
         if not self._is_closing:
             _log.info("the connection to NATS was lost: %s", reason)

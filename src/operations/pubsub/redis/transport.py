@@ -54,9 +54,6 @@ _FIRST_WRITE = 32
 """Messages to one address that are combined into the first write of a loop iteration; each further write has twice as
 many.
 """
-_MOST_KEPT = 16 << 20
-_KEPT_SECONDS = 30.0
-"""Limits of the responses that are kept for the next connection: `_MOST_KEPT` bytes, for at most `_KEPT_SECONDS`."""
 _CAPABILITIES = Capabilities(
     reports_undelivered=True,
     tracks_peers=False,
@@ -133,8 +130,6 @@ class RedisTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, Reports
         self._queues = RequestQueues(self)
         self._stored = DurableStreams(self)
         self._records = RedisRecords(self)
-        self._kept: list[bytes] = []
-        self._lost_at = 0.0
         self._heartbeat_timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -265,11 +260,6 @@ class RedisTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, Reports
         for batch in batches(messages, _BATCH_BYTES, quick=again and self._is_quick):
             epoch.main.put(pack(b"PUBLISH", channel, batch), again=again)
 
-    def _keep(self, publication: bytes) -> None:
-        """Keep a response for the next connection: the caller may still wait for it, and drops a duplicate."""
-        if sum(map(len, self._kept)) < _MOST_KEPT:
-            self._kept.append(publication)
-
     def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
         """Receive the messages to `address`; `work.…` needs a group: one listener of the group gets each message."""
         if address.startswith("work.") != (group is not None):
@@ -354,42 +344,26 @@ class RedisTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, Reports
         if self.epoch is not None:
             self.epoch.end(reason)
 
-    async def _stay_connected(self) -> None:
-        attempt = 0
-        while not self._is_closing:
-            epoch = ConnectionEpoch(self, self.address, self._finder, self._tls, self.peer)
-            try:
-                await epoch.begin()
-            except (OSError, EOFError, ReplyError, CallError) as error:
-                await epoch.close(within=0)
-                if await self._give_up(error):
-                    return
-                self._note_failure(error)
-                await self._pause(attempt)
-                attempt += 1
-                continue
-            except asyncio.CancelledError:
-                await epoch.close(within=0)
-                raise
-            begun = asyncio.get_running_loop().time()
-            self._begin(epoch)
+    async def _connect(self) -> None:
+        epoch = ConnectionEpoch(self, self.address, self._finder, self._tls, self.peer)
+        try:
+            await epoch.begin()
+        except BaseException:
+            await epoch.close(within=0)
+            raise
+        self._begin(epoch)
+
+    async def _wait_lost(self) -> None:
+        epoch = self.epoch
+        if epoch is not None:
             await epoch.ended
-            if self.epoch is not epoch:
-                return  # closed, not lost
-            await self._end(epoch)
-            if asyncio.get_running_loop().time() - begun > self._delays[1]:
-                attempt = 0
-            else:
-                # Do not reconnect immediately to a server that accepts connections and drops them.
-                self._note_failure(ConnectionError(epoch.reason))
-                await self._pause(attempt)
-                attempt += 1
+            if self.epoch is epoch:  # lost, not closed
+                await self._end(epoch)
 
     async def _diagnose(self, error: Exception) -> CallError | None:
         return await diagnose(self.address, error)
 
     def _begin(self, epoch: ConnectionEpoch) -> None:
-        loop = asyncio.get_running_loop()
         self.epoch = epoch
         self._unsettled = 0
         self._refusal = None
@@ -398,13 +372,10 @@ class RedisTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, Reports
         self._queues.begin(epoch, self._settling)
         self._stored.begin(epoch)
         self._records.begin()
-        kept, self._kept = self._kept, []
-        for publication in kept if loop.time() - self._lost_at < _KEPT_SECONDS else ():
+        for publication in self._take_kept():
             epoch.main.put(publication, again=True)
         epoch.flush()
-        self._heartbeat_timer = loop.call_later(self.heartbeat, self._beat, epoch)
-        if not self._arrive():
-            self._watchers.up()
+        self._heartbeat_timer = asyncio.get_running_loop().call_later(self.heartbeat, self._beat, epoch)
 
     def congestion_changed(self) -> None:
         """Report whether the current connections are congested."""
@@ -412,8 +383,6 @@ class RedisTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, Reports
 
     async def _end(self, epoch: ConnectionEpoch) -> None:
         self.epoch = None
-        self.congestion_changed()
-        self._lost_at = asyncio.get_running_loop().time()
         self._stop_heartbeat()
         self._queues.end()
         self._records.end(epoch.reason)
@@ -422,7 +391,7 @@ class RedisTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, Reports
             for message, undelivered in zip(sent.messages, sent.undelivered, strict=True):
                 self.send(address, message, undelivered)
         _log.warning("the connection to Redis at %s was lost: %s", self.address, epoch.reason)
-        self._watchers.down(epoch.reason)
+        self._note_loss(epoch.reason)
         for publication in await epoch.close(within=0):
             self._keep(publication)
 
