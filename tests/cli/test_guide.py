@@ -1,4 +1,4 @@
-"""The guide's page on the command line: its examples show the real output."""
+"""The guide's pages on the command line and on scripts: their examples show the real output."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tests.cli.driving import Project
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "guide" / "command-line.md"
+BOTH = PAGE.read_text() + PAGE.with_name("scripts.md").read_text()
 COLUMNS = 96
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.M | re.S)
 CHANGING = (
@@ -75,8 +76,8 @@ def steps(block: str) -> Iterator[tuple[str, str]]:
         yield command, shown
 
 
-@pytest.mark.parametrize("block", BLOCK.findall(PAGE.read_text()), ids=lambda block: block.split("\n")[0])
-def test_the_page_shows_the_output_of_a_terminal(block: str, quickstart: Project) -> None:
+@pytest.mark.parametrize("block", BLOCK.findall(BOTH), ids=lambda block: block.split("\n")[0])
+def test_the_pages_show_the_output_of_a_terminal(block: str, quickstart: Project) -> None:
     for command, shown in steps(block):
         assert transcript(quickstart, command) == settle(shown), command
 
