@@ -106,6 +106,61 @@ async def test_long_ids_and_claims_are_not_kept(bus: Bus, field: str) -> None:
     await handler.close()
 
 
+LONG_FIELDS: dict[str, dict[str, Any]] = {
+    "unknown": {"unknown": LONG},
+    "unknown in the payload": {"payload": {"unknown": LONG}},
+    "claimed identity": {"identity": {"id": LONG}},
+    "claimed identity in the payload": {"payload": {"identity": {"id": "mallory", "claims": {"many": [[]] * 20_000}}}},
+    "job": {"payload": {"job": {"key": LONG, "keep": 1, "owner": LONG}}},
+    "grant": {"grant": LONG},
+    "parent": {"parent": LONG},
+    "parent in the payload": {"payload": {"parentRequestId": LONG}},
+    "operation in the payload": {"payload": {"operationId": LONG}},
+}
+
+
+@pytest.mark.parametrize("field", LONG_FIELDS)
+async def test_no_field_of_a_request_takes_memory_while_the_request_runs(bus: Bus, field: str) -> None:
+    ended = asyncio.Event()
+
+    @operation(id="shop.wait")
+    async def wait(item: str) -> None:
+        await ended.wait()
+
+    worker, mallory = await bus(), await bus()
+    handler = CallHandler(OperationRegistry([price, wait]), worker)
+    pending = PendingRequestMap(mallory)
+    assert (await pending.call("shop.price", {"item": "tea"}, wait=True)).data == 3
+    tracemalloc.start()
+    before = kept()
+    for number in range(40):
+        id = f"{mallory.peer}-{number:032}"
+        payload = {"requestId": id, "operationId": "shop.wait", "input": {"item": "tea"}}
+        event = {"v": 1, "type": "call.requested", "id": id, "to": "shop.wait", "payload": payload}
+        outside = dict(LONG_FIELDS[field])
+        payload.update(outside.pop("payload", {}))
+        mallory.send(address_of(mallory, "shop.wait"), msgspec.json.encode(event | outside))
+        await asyncio.sleep(0)
+    # Requests of one caller arrive in order.
+    assert (await pending.call("shop.price", {"item": "tea"})).data == 3
+    assert kept() - before < 4 << 20
+    tracemalloc.stop()
+    ended.set()
+    await handler.close()
+
+
+@pytest.mark.parametrize("name", ["w" * 63, "w" * 64])
+async def test_names_of_the_greatest_length_can_call(name: str) -> None:
+    url, prefix = shared_server("redis").url, name
+    async with (
+        RedisTransport(url, prefix=prefix, name=name) as worker,
+        RedisTransport(url, prefix=prefix, name=name) as caller,
+    ):
+        handler = CallHandler(OperationRegistry([price]), worker)
+        assert (await PendingRequestMap(caller).call("shop.price", {"item": "tea"}, wait=True)).data == 3
+        await handler.close()
+
+
 @pytest.mark.parametrize("kind", ["json", "msgpack"])
 async def test_a_large_request_is_refused_before_its_input_is_decoded(
     bus: Bus, kind: str, monkeypatch: pytest.MonkeyPatch
@@ -233,7 +288,7 @@ async def test_long_names_of_workers_are_not_kept(bus: Bus) -> None:
         if flushes is not None:
             await flushes.flush()  # the server knows the subscription
         event = {"v": 1, "type": "worker.alive", "id": "", "to": "workers"}
-        mallory.send("workers", msgspec.json.encode(event | {"payload": {"workerId": "m" * 129}}))
+        mallory.send("workers", msgspec.json.encode(event | {"payload": {"workerId": "m" * 161}}))
         await until(lambda: endpoint.counters.malformed == 1)
 
 

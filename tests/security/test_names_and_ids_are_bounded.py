@@ -73,7 +73,7 @@ LONG = "x" * (1 << 20)
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [*((name, LONG) for name in ("id", "to", "grant", "parent", "type")), ("id", "x" * 129), ("grant", "x" * 65)],
+    [*((name, LONG) for name in ("id", "to", "grant", "parent", "type")), ("id", "x" * 161), ("grant", "x" * 65)],
     ids=lambda value: value if len(value) < 10 else str(len(value)),
 )
 async def test_long_ids_are_refused_and_not_kept(hub: Hub, memory: int, field: str, value: str) -> None:

@@ -24,8 +24,10 @@ VERSION = 1
 NULL = msgspec.Raw(b"null")
 _Whole = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 """An integer of at most 64 bits, so that arithmetic with floats cannot overflow."""
-_Id = Annotated[str, msgspec.Meta(max_length=128)]
+_Id = Annotated[str, msgspec.Meta(max_length=160)]
 """The id of a request, a worker or a peer: a name of at most 64 characters and random parts."""
+_Parent = Annotated[str, msgspec.Meta(max_length=512)]
+"""The id of a parent request, which a caller may choose."""
 _Token = Annotated[str, msgspec.Meta(max_length=64)]
 """A short string: a grant, or the type of an event at a hub."""
 _Name = Annotated[str, msgspec.Meta(max_length=256)]
@@ -35,16 +37,16 @@ _Namespaces = Annotated[tuple[_Name, ...], msgspec.Meta(max_length=MOST_NAMESPAC
 
 
 class _CallPayload(msgspec.Struct, rename="camel", omit_defaults=True, gc=False):
-    request_id: str
+    request_id: _Id
 
 
 class RequestPayload(_CallPayload):
     """Payload of `call.requested`: an operation and its input."""
 
-    operation_id: str
+    operation_id: _Name
     input: msgspec.Raw = NULL
     """The encoded input; before encoding, or if it was decoded together with the event, the plain input."""
-    parent_request_id: str | None = None
+    parent_request_id: _Parent | None = None
     deadline: _Whole | None = None
     idle_timeout: _Whole | None = None
     identity: Identity | None = None
@@ -208,8 +210,8 @@ class CallRequested(_Event, tag="call.requested"):
     identity: msgspec.Raw = NULL
     """The caller's identity, still encoded, because a worker receives the same identity often and decodes it once."""
     stream: bool = False
-    parent: str | None = None
-    grant: str | None = None
+    parent: _Parent | None = None
+    grant: _Token | None = None
     deadline: _Whole | None = None
     as_worker: bool = msgspec.field(default=False, name="asWorker")
 

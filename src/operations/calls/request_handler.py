@@ -149,6 +149,7 @@ class RequestHandler:
                 # A few megabytes of MessagePack may contain millions of lists: check the caller before decoding them.
                 self._dispatcher.authorize(request)
                 request.input = self._read_large(request.input, request.grant.identity, reply.codec)
+            _release(reply.event, is_stored=reply.is_stored)
             if reply.event.payload.progress:
                 reply.progress = ProgressSender(request.id, reply.send_progress)
                 request.progress = reply.progress
@@ -289,6 +290,15 @@ class RequestHandler:
         return known
 
 
+def _release(event: CallRequested, *, is_stored: bool) -> None:
+    """Drop the values of a request that are decoded or not needed: a `Raw` value keeps the whole message in memory."""
+    event.identity = NULL
+    payload = event.payload
+    payload.input, payload.identity, payload.metadata = NULL, None, None
+    if not is_stored:
+        payload.job = None
+
+
 class Reply(msgspec.Struct, eq=False):
     """The response to one call."""
 
@@ -334,7 +344,7 @@ class Reply(msgspec.Struct, eq=False):
 
     def hold(self, request: Request, holder: Holder) -> None:
         """Count the memory of a request until it ends."""
-        self.held = self.handler.held.add(holder, request, self.event.payload.input)
+        self.held = self.handler.held.add(holder, request)
 
     def unhold(self) -> None:
         """Stop counting the memory of a request that has ended, or that will not run."""
@@ -509,11 +519,9 @@ class HeldRequests:
         """Return whether a caller's further requests are refused."""
         return bool(self._held) and self._held.get(holder, 0) > _MOST_BYTES
 
-    def add(self, holder: Holder, request: Request, encoded: object) -> int:
-        """Count a request, and its encoded input if it is kept; return the size to pass to `remove`."""
+    def add(self, holder: Holder, request: Request) -> int:
+        """Count a request; return the size to pass to `remove`."""
         size = _REQUEST_BYTES + memory_of(request.input) + memory_of(request.metadata)
-        if isinstance(encoded, msgspec.Raw):
-            size += memoryview(encoded).nbytes
         self._held[holder] += size
         return size
 
