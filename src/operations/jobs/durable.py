@@ -30,7 +30,7 @@ from operations.calls.signed_transport import replay_key, stored_name
 from operations.context import Identity, current_grant
 from operations.errors import CallError, ErrorCode
 from operations.failures import aborted
-from operations.jobs.status import JobLimits
+from operations.jobs.limits import JobLimits
 from operations.jobs.store import MaySee, Submission
 from operations.pubsub import KeepsRecords, StoresKeys, Transport
 

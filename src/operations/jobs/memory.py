@@ -24,7 +24,7 @@ from operations.dispatch import Dispatcher, Request
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError
 from operations.failures import aborted
-from operations.jobs.status import JobLimits, too_large_input, too_many_jobs
+from operations.jobs.limits import JobLimits, too_large_input, too_many_jobs
 from operations.jobs.store import MaySee, Submission
 from operations.registry import OperationRegistry
 from operations.spec import OPEN
