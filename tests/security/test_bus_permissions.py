@@ -14,7 +14,7 @@ from operations import OperationRegistry, operation
 from operations.calls import CallHandler, PendingRequestMap
 from operations.pubsub import connect
 from operations.pubsub.nats import connect as connect_nats
-from operations.pubsub.nats.wire import NatsMessage
+from operations.pubsub.nats.wire import NatsMessage, publish
 from operations.pubsub.redis import RedisTransport
 from tests.calls.test_redis_permissions import ByHand, rules
 from tests.nats_server import NatsServer, nats_server
@@ -109,6 +109,25 @@ async def test_a_nats_user_neither_reads_nor_forges_the_answers_of_one_whose_nam
         assert (pending.counters.malformed, pending.counters.foreign) == (0, 0)
         assert "Permissions Violation" in nats.log or "Publish Violation" in nats.log
         await handler.close()
+
+
+async def test_a_nats_user_cannot_make_jetstream_respond_to_the_requests_of_others(nats: NatsServer) -> None:
+    """JetStream confirms a stored message at the reply subject that its sender chose, whoever may publish there."""
+    async with (
+        connect_nats(nats.url, user="stock", password=PASSWORDS["stock"]) as worker,
+        connect_nats(nats.url, user="bob", password=PASSWORDS["bob"]) as bob,
+    ):
+        assert await worker._queues.jetstream.make("queues") is None
+        forged: list[NatsMessage] = []
+        for _ in range(10):
+            worker.replies.request(b"unanswered", forged.append, lambda reason: None)
+        # The worker's name is a part of its announcements.
+        for number in range(1, worker.replies.issued + 1):
+            reply = f"calls.v1.inbox.{worker.peer}.{number}".encode()
+            assert bob.publish(publish(b"calls.v1.queue.bob.elsewhere", b"{}", reply))
+        assert (await bob._queues.jetstream.request(b"calls.v1.queue.bob.elsewhere", b"{}")).error is None
+        await worker.flush()
+        assert forged == []
 
 
 @pytest.mark.parametrize("name", ["bob.admin", "bob*", "bob admin", "böb", "b" * 65])

@@ -125,9 +125,12 @@ class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsB
         self._arrivals = Arrivals(prefix)
         self._subscriptions: dict[bytes, Subscription] = {}
         self._sids = itertools.count(1)
-        inbox = self._subjects.filter(f"inbox.{self.peer}")
+        inbox = b"%b.%b" % (self._subjects.filter(f"inbox.{self.peer}"), os.urandom(8).hex().encode())
         self.replies = Replies(inbox)
-        """The replies that this peer waits for."""
+        """The replies that this peer waits for.
+
+        Their subjects contain a secret: a peer that stores a message can make JetStream respond at any subject.
+        """
         self._retiring: NatsConnection | None = None
         """The connection to a server that is about to shut down, while the transport moves to another one."""
         self._moving: asyncio.Task[None] | None = None
