@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.driving import Terminal
+from tests.test_docs import SERVERS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 ROOT = Path(__file__).parent.parent
@@ -32,7 +33,7 @@ PAGES = [
 ]
 COLUMNS = 96
 PORTS = ("8700", "8765")
-"""The ports that pages use; the tests take free ones."""
+"""The ports that pages use; the tests take free ones. Redis and NATS run at the addresses of `SERVERS`."""
 CHANGING = (
     (re.compile(r"\d+ ms|\d+\.\d s\b"), "12 ms"),
     (re.compile(r" in \d+\.\d\ds"), " in 0.12s"),
@@ -126,6 +127,9 @@ class Reader:
     def _ported(self, text: str) -> str:
         for shown, real in self.ports.items():
             text = text.replace(shown, real)
+        for shown, server in SERVERS.items():
+            if shown in text:
+                text = text.replace(shown, server())
         return text
 
     def close(self) -> None:
