@@ -1,4 +1,4 @@
-"""AwaitableContext: a coroutine that also works with `async with`, which closes the source at the end."""
+"""AwaitableContext: a coroutine that opens a source, for `await` and for `async with`."""
 
 from __future__ import annotations
 

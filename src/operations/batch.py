@@ -19,7 +19,7 @@ Execute = Callable[[Any, Any, OperationContext | None], Awaitable[ResponseEnvelo
 async def run_batch(
     execute: Execute, calls: Iterable[BatchCall], *, concurrency: int, context: OperationContext | None
 ) -> list[ResponseEnvelope[Any] | CallError]:
-    """Return each call's envelope or error, in order; the next call is read from `calls` when a running call ends."""
+    """Return the envelope or error of each call, in order; a call is read from `calls` only when it can start."""
     if concurrency < 1:
         raise ValueError(f"invalid concurrency {concurrency}: expected 1 or more")
     outcomes: dict[int, ResponseEnvelope[Any] | CallError] = {}

@@ -178,7 +178,7 @@ class OperationCatalogue:
         return self.operations[candidates[0]] if candidates else None
 
     def find_under(self, namespace: str) -> Collection[str]:
-        """Return the ids in or below a namespace, in which `_` also matches `-`; an empty string selects all ids."""
+        """Return the ids in or below a namespace; `_` also matches `-` and `/`. An empty string selects all ids."""
         prefix = f"{attribute_path(namespace)}." if namespace else ""
         return [operation_id for operation_id in self.operations if attribute_path(operation_id).startswith(prefix)]
 
@@ -238,7 +238,7 @@ def unknown_operation(operation_id: str, known: Iterable[str]) -> CallError:
 
 
 def explain_operation(value: object) -> str:
-    """Return a message that explains how to fix a value that is not an operation."""
+    """Return the error message for a value that is not an operation."""
     if isinstance(value, OperationSpec):
         return f"{value.id} is a spec without a handler: use register_spec, or Operation(spec=…, handler=…)"
     if callable(value):

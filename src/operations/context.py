@@ -256,7 +256,7 @@ class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
                 await returned
 
     def can_ask(self, method: str = ELICIT) -> bool:
-        """Whether the caller answers `ask`, or `ask_client` with the given method."""
+        """Whether the caller answers requests of a method; by default, questions to its user."""
         return self.client is not None and self.client.supports(method)
 
     async def ask(
@@ -313,8 +313,7 @@ class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def limit_context(context: object, timeout: object) -> OperationContext:
-    """Return the context with a deadline at most `timeout` seconds away; raise if `context` is not an
-    OperationContext."""
+    """Return the context with a deadline at most `timeout` seconds away; raise if either argument is invalid."""
     if context is None:
         context = OperationContext()
     elif not isinstance(context, OperationContext):
@@ -359,7 +358,7 @@ def new_request_id() -> str:
 
 
 def is_own_request_id(request_id: str) -> bool:
-    """Whether an id has the form of the ids that this process generates. Other peers can guess ids of this form."""
+    """Whether an id has the prefix of this process. A peer that has seen such an id can make up others."""
     return request_id.startswith(_prefix)
 
 

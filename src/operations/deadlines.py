@@ -259,7 +259,7 @@ class StreamDeadline:
         self.idle = idle
         self.id = ""
         self.grant: Any = None
-        """The grant of the request if the stream has an external caller; `id` is set with it, to the request id."""
+        """Grant of the request, if the caller of the stream is external; `id` is then the request id."""
         self._host = host
         self._current: Deadline | None = None
         self._error: CallError | None = None
@@ -311,7 +311,7 @@ class _ItemDeadline(Deadline, kw_only=True):
     stream: StreamDeadline
 
     def explain(self) -> CallError:
-        """Return the error for a stream whose deadline passed."""
+        """Return the error that ends the stream."""
         return self.stream.explain()
 
 

@@ -277,8 +277,7 @@ def detect_envelope(value: object) -> ResponseEnvelope[Any] | None:
 def has_described_data(envelope: ResponseEnvelope[Any]) -> bool:
     """Whether the output schema applies to the data.
 
-    It does not apply to the data of an error, nor to an MCP result without structured content, whose data is the list
-    of its content blocks.
+    It does not apply to an error, nor to an MCP result that consists only of content blocks.
     """
     meta = envelope.meta
     if isinstance(meta, LocalResponseMeta):  # checked first: isinstance() is slow if the class differs

@@ -12,7 +12,7 @@ from operations.errors import CallError, ErrorCode
 
 Executed = Literal["no", "unknown", "yes"]
 NOT_CONVERTED = "NOT_CONVERTED"
-"""The `reason` in the details of the error if a message is too large to be converted to the receiver's format."""
+"""The `reason` in an error's details if a message is too large to be converted to the receiver's format."""
 
 
 def unavailable(operation_id: str, reason: str, executed: Executed) -> CallError:
@@ -22,8 +22,8 @@ def unavailable(operation_id: str, reason: str, executed: Executed) -> CallError
 
 
 def not_repeated(operation_id: str) -> CallError:
-    """Return the error for a request that is sent again after its first attempt ended, and that is not a query."""
-    message = f"{operation_id}: the response was lost; it is not run again, because it is not a query"
+    """Return the error for a second attempt at a request that is not a query, after the first attempt has ended."""
+    message = f"{operation_id}: the response was lost; only queries are run again"
     details = {"operationId": operation_id, "reason": "NOT_REPEATED", "executed": "unknown"}
     return CallError(ErrorCode.UNAVAILABLE, message, details)
 
@@ -87,7 +87,7 @@ def executed_of(error: CallError) -> Executed:
 
 
 def mark_executed(error: CallError, operation_id: str) -> CallError:
-    """Return the error of a handler, with `executed` as the handler's caller gets it.
+    """Return the error of a handler, with the value of `executed` for the handler's caller.
 
     The error of a nested call that did not run has `executed: no`. The handler itself did run: its caller gets `yes`.
     """

@@ -299,7 +299,7 @@ class _FunctionCall:
         """Raise `VALIDATION_ERROR` for the input if `error` is a validation error."""
         found = _problems_of(error)
         if found is not None:
-            # The cause of such an error quotes the value, which may be a secret.
+            # `from None`: the cause quotes the value, which may be a secret.
             problems = self._record.schema.errors(input, found)
             refused = validation_error(problems, f"invalid input for {self._operation_id}")
             refused.details |= {"operationId": self._operation_id, "executed": "no"}

@@ -16,7 +16,7 @@ from operations.spec import Operation
 def validate_input(operation: Operation[Any], input: Any, *, bounded: bool = False) -> Any:
     """Return the input for the handler, or raise one `VALIDATION_ERROR` with every problem.
 
-    With `bounded`, and for a request of a caller without rights, the number of listed problems is limited.
+    With `bounded`, and for callers without scopes and resources, the number of listed problems is limited.
     """
     value = {} if input is None else input
     if operation.split_files is None:

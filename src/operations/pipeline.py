@@ -80,11 +80,11 @@ class Mismatches:
                 _log.info(message, operation_id, escaped(key[1]))
 
     def removed(self) -> dict[tuple[str, str], int]:
-        """Return how often normalising removed something, by operation and path; array indexes are `*`."""
+        """Return the number of parts that normalising removed, by operation and path; array indexes are `*`."""
         return dict(self._removed.items())
 
     def removed_by_operation(self) -> Counter[str]:
-        """Return how many parts normalising removed from the results of each operation."""
+        """Return the number of parts that normalising removed, by operation."""
         total: Counter[str] = Counter()
         for (operation_id, _), count in self._removed.items():
             total[operation_id] += count
@@ -97,7 +97,7 @@ class Mismatches:
         if path in paths or len(paths) < _MAX_PATHS:
             paths.add(path)
             return path
-        # If a rule fails at many paths, they differ in the keys of a map, which are data: `*` replaces the last key.
+        # Many paths of one rule differ in the keys of a map. Such keys are data: `*` replaces the last one.
         return f"{path.rpartition('/')[0]}/*"
 
     def _add(self, key: tuple[str, str], problem: Problem, count: int) -> None:

@@ -101,5 +101,5 @@ class ProgressReporter:
             outcome = self._report(*event)
             if outcome is not None:
                 await outcome
-        except Exception as error:  # noqa: BLE001  # a failing callback must not end the session
+        except Exception as error:  # noqa: BLE001  # a failing callback must not end the call
             _log.warning("the progress callback failed: %s", error, exc_info=error)

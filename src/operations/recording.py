@@ -141,7 +141,7 @@ class FileRecorder:
     def _clean_spec(self, spec: OperationSpec) -> dict[str, Any]:
         """Return a spec without output schemas, because recorded results are normalised already."""
         data = msgspec.structs.replace(spec, output_schema=UNKNOWN, error_schemas={}).to_dict()
-        # The name and the namespace identify the operation.
+        # Name and namespace stay unchanged, because they identify the operation.
         return {**self._redactor.schema(data), "name": spec.name, "namespace": spec.namespace}
 
     def _clean(self, value: Any) -> Any:

@@ -35,7 +35,7 @@ _SHAPES = (
 _SECRET_VARIABLE = re.compile(r"(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|KEY|CREDENTIALS?)$", re.I)
 _SHORTEST_SECRET = 4
 _SHORTEST_VARIABLE = 8
-"""Minimum length of a variable's value that is replaced: a shorter one may be an ordinary word."""
+"""Minimum length of an environment variable's value that is replaced: shorter values may be ordinary words."""
 _LONGEST_JSON = 1024 * 1024
 """Maximum length of strings that are read as JSON documents."""
 _SPACE = " \t\n\r"
@@ -45,8 +45,8 @@ _SPACE = " \t\n\r"
 class Redactor:
     """Replaces secrets in JSON-shaped data. Booleans are kept, and so are numbers outside secret fields.
 
-    `secrets` are values that are replaced wherever they are in a string or in bytes, also in the forms that JSON and
-    URLs give them. `replace` is a function that is applied to every string last.
+    `secrets` are values to replace in strings and bytes, also where JSON or a URL escapes them. `replace` is a function
+    that is applied to every string afterwards.
     """
 
     def __init__(self, secrets: Iterable[str] = (), *, replace: Callable[[str], str] | None = None) -> None:
@@ -74,8 +74,8 @@ class Redactor:
         return [self.schema(each) for each in value] if isinstance(value, (list, tuple)) else value
 
     def text(self, text: str) -> str:
-        """Return a string without known secrets, without strings in the format of a credential, and, if it is a JSON
-        document, without secret fields.
+        """Return a string without known secrets and credential-like parts; secret fields of a JSON document are
+        replaced too.
         """
         text = self._without_secrets(self._without_fields(text))
         return text if self._replace is None else self._replace(text)
@@ -113,13 +113,13 @@ class Redactor:
 
 
 def _written_forms(secret: str) -> set[str]:
-    """Return a secret as it is in plain text, in JSON and in URLs."""
+    """Return a secret as written in plain text, in JSON and in URLs."""
     in_json = {json.dumps(secret, ensure_ascii=ascii)[1:-1] for ascii in (True, False)}
     return {secret, *in_json, quote(secret, safe=""), quote_plus(secret)}
 
 
 def environment_secrets() -> list[str]:
-    """Return the values of the environment variables with the names of secrets, such as `GITHUB_TOKEN`."""
+    """Return the values of environment variables whose names suggest a secret, such as `GITHUB_TOKEN`."""
     return [
         value
         for name, value in os.environ.items()

@@ -79,7 +79,7 @@ class OperationRegistry(OperationCatalogue):
         self.mismatches = Mismatches()
         self.mismatches.normalised = self._report_normalised
         self.interceptors = require_instances(interceptors) if interceptors else ()
-        """Interceptors around every call, the first outermost; one with a method `applies` selects its operations."""
+        """Interceptors around every call, the first outermost; an optional method `applies` selects the operations."""
         self.observers = tuple(observers)
         """Observers of every call, which run around the interceptors. OpenTelemetry's observer is added if the SDK of
         OpenTelemetry is configured."""
@@ -237,8 +237,8 @@ class OperationRegistry(OperationCatalogue):
     ) -> list[ResponseEnvelope[Any] | CallError]:
         """Run a batch with at most `concurrency` concurrent calls; return each call's envelope or error, in order.
 
-        A call is an id, `(id, input)` or `(id, input, context)`; `context` is the default. `timeout` is
-        in seconds and for the whole batch.
+        A call is an id, `(id, input)` or `(id, input, context)`. The parameter `context` is for calls without a
+        context. `timeout` is in seconds and for the whole batch.
         """
         if context is not None or timeout is not None:
             context = limit_context(context, timeout)

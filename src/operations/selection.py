@@ -29,7 +29,7 @@ class Selection:
         self._read_only = read_only
 
     def includes(self, operation: Operation[Any]) -> bool:
-        """Whether an operation is selected. An operation without handler and stream cannot run: it never is."""
+        """Whether an operation is selected; false for an operation that has neither handler nor stream."""
         spec = operation.spec
         if operation.handler is None and operation.stream is None:
             return False

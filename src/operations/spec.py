@@ -193,8 +193,8 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
     origin: object = None
     """The transport that the operation was imported from: the operation is not served there again."""
     result_class: type | None = None
-    """The declared class of results if its instances are never envelopes, else None. The pipeline then does not check
-    whether such an instance is an envelope.
+    """The declared class of results; None if its instances may be envelopes. The pipeline does not check instances of
+    this class for envelopes.
     """
     wants_context: bool = True
     """Whether the handler uses the request id or the env of its context; if not, they are not created."""

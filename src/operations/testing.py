@@ -191,8 +191,7 @@ def stub_operation(
 
 
 def stub_source(namespace: str, results: Mapping[str, Any]) -> list[Operation[Any]]:
-    """Return stub operations: an operation for each name in `results` that returns the value, or raises it if it is
-    an error."""
+    """Return a stub operation for each name in `results`; it returns the value, or raises a value that is an error."""
     return [
         stub_operation(f"{namespace}.{name}", raises=result)
         if isinstance(result, BaseException)

@@ -23,13 +23,11 @@ _BYTES = frozenset({bytes, bytearray, memoryview})
 PACKABLE = PLAIN | _BYTES
 """Types whose values MessagePack writes unchanged, except integers above 64 bits."""
 JSON_MARKERS = tuple(b"$\\")
-"""JSON with encoded bytes contains one of these: a dollar sign, or the backslash of its escape, which other encoders
-may write.
-"""
+"""JSON with encoded bytes contains one of these: a dollar sign, or the backslash of its escape `\\u0024`."""
 _DOLLAR, _BACKSLASH = JSON_MARKERS
 _BIG_INTEGER = 1
 _DEEPEST = 100
-"""Depth below which `encode_any` leaves a value out, if JSON cannot represent it."""
+"""Maximum depth of values that `encode_any` converts; deeper values become null."""
 MAX_VALUES = 100_000
 """Default limit of the number of values in the input of a caller that has neither scopes nor resources: decoding a
 value takes up to 0.3 µs.
