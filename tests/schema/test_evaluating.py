@@ -126,4 +126,4 @@ def test_exceeded_budgets_are_reported() -> None:
     assert [problem.message for problem in schema.errors(value)] == ["too much work to check"]
     result, problems = schema.normalise(value)
     assert result is value
-    assert problems[-1].message == "too much work to cast; unchanged"
+    assert problems[-1].message == "too much work to cast: the value is unchanged"

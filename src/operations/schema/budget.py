@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 STEPS = 100_000
-"""Number of steps for any value: enough for every ordinary value, and used up in about a second."""
+"""Steps of every call: about a second of work, enough for every ordinary value."""
 STEPS_PER_PART = 50
-TOO_MUCH_WORK = "too much work to cast; unchanged"
+TOO_MUCH_WORK = "too much work to cast: the value is unchanged"
 
 
 class ExhaustedError(Exception):

@@ -1,4 +1,4 @@
-"""cached_attribute: an attribute that one thread computes on first access. LazyLock: the lock for it."""
+"""cached_attribute: an attribute that is computed once, under a lock. LazyLock: the lock, created on first use."""
 
 from __future__ import annotations
 

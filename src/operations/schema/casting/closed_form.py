@@ -2,7 +2,7 @@
 
 Objects that casting would strip are closed, properties with a default are required, tuples have their full length.
 Every change only adds constraints: the schema accepts every value that the closed form accepts. If the closed form
-cannot express exactly what casting would do, it rejects, and the slower stages decide.
+cannot express exactly what casting would do, it rejects the value, and the slower stages decide.
 """
 
 from __future__ import annotations

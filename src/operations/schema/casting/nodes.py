@@ -190,7 +190,7 @@ class Nodes:
         key = (tuple(map(id, parts)), decided, conditions_decided)
         node = self._made.get(key)
         if node is None:
-            # One permanent node per key: others identify nodes by their id().
+            # One permanent node per key: other code identifies nodes by their id().
             node = self._made.setdefault(key, Node(self, tuple(parts), unions, decided, conditions_decided))
         return node
 

@@ -128,7 +128,7 @@ class Caster:
 
     @cached_attribute
     def _plain_items(self) -> Callable[[Any], bool] | None:
-        """The check whether an item is normal, for an array schema that constrains only its items."""
+        """A check for normal items, if the schema is an array that constrains only its items; otherwise None."""
         root = self._nodes.root
         child = root.item(0)
         plain = all(part.keys() <= _ITEMS_ONLY for part in root.parts) and root.types == ("array",)
@@ -200,7 +200,7 @@ class Caster:
             return _REJECTING
 
     def _normal_check(self, node: Node) -> Callable[[Any], bool]:
-        """Return the check whether a part of a value is already normal, so that repair can skip it."""
+        """Return a check for parts of a value that are already normal, so that repair can skip them."""
         check = self._parts.get(id(node))
         if check is not None:
             return check
@@ -213,7 +213,7 @@ class Caster:
 
     @cached_attribute
     def _is_normal(self) -> Callable[[Any], bool]:
-        """Whether a value of bounded depth is valid and already normal."""
+        """A check for values of bounded depth that are valid and already normal."""
         closed = compiled_form(self.closed_form)
         return closed.is_valid if closed is not None else _never
 
@@ -224,7 +224,7 @@ class Caster:
 
     @cached_attribute
     def _is_normal_any_depth(self) -> Callable[[Any], bool]:
-        """The check whether a value is normal, safe at any depth; for a recursive schema, deep values may fail it."""
+        """A check for normal values that is safe at any depth; for a recursive schema, it may reject deep values."""
         if self._limit is None:
             return self._is_normal
         shallow = compiled_shallow(self._closed.document)
@@ -283,7 +283,7 @@ class Caster:
 
 
 def _moved(path: str, places: Sequence[int]) -> str:
-    """Return the path of a problem in the whole array; it was found in a separate list of the items at `places`."""
+    """Convert the path of a problem in a list of selected items; `places` are their indexes in the whole array."""
     if not path:
         return path
     place, slash, rest = path[1:].partition("/")

@@ -1,4 +1,4 @@
-"""Repair: casts a value, which it walks together with its schema.
+"""Repair: casts a value by walking the value and its schema together.
 
 It removes properties, fills in defaults, upcasts, and under `total` replaces invalid values.
 
@@ -35,7 +35,7 @@ class Repair:
     ) -> None:
         self.budget = budget or Budget()
         self._normal_check = normal_check
-        """Returns a fast check whether values of a node are already normal, so that they are skipped."""
+        """Returns a fast check for values of a node that are already normal and can be skipped."""
         self._nodes = nodes
         self._total = total
         self._careful = careful
@@ -224,9 +224,9 @@ class Repair:
     def _fullest(self, node: Node, value: Any, matching: list[int], best: Any) -> Any:
         """Return the result that keeps most of a value, if every matching branch would remove a part of it.
 
-        `best` is the best result of a matching branch. The result of another branch replaces it on two conditions: it
-        keeps more of the value, and it is valid by its branch or has more valid properties than `best` has properties.
-        Choosing another branch is safe because the value itself is valid by the union.
+        `best` is the best result of a matching branch. Another result replaces `best` if it keeps more of the value; in
+        addition, it must be valid by its branch, or have more valid properties than `best` has properties. Choosing
+        another branch is safe because the value itself is valid by the union.
         """
         if not isinstance(value, dict):
             return best
@@ -263,7 +263,7 @@ class Repair:
         return self._cast_only(node, value)
 
     def _cast_only(self, node: Node, value: Any) -> Any:
-        """Cast an object or array with score 0 for all branches if only one allows its type; keep other values."""
+        """Cast an object or array whose score is 0 in all branches, if only one branch allows its type."""
         kind = kind_of(value)
         possible = [branch for branch in node.branches if branch.allows(kind)]
         return self.cast_to(possible[0], value) if len(possible) == 1 and kind in ("object", "array") else value
@@ -283,7 +283,7 @@ def defaultable(node: Node) -> tuple[str, ...]:
 
 
 def default_for(node: Node, name: str) -> Any:
-    """Return the default for a missing property, cast to its schema; MISSING without a valid one.
+    """Return the default for a missing property, cast to its schema; MISSING if there is no valid default.
 
     A default that would contain itself is ignored.
     """

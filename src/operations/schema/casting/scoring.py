@@ -48,7 +48,7 @@ class Scores:
         """Score 100 for a matching literal, 10 for a valid property, 1 for a present one, plus the scores of items."""
         kind = kind_of(value)
         if node.unions:
-            # Score each branch alone: merged with the branches of other unions, their number would multiply.
+            # Score each branch alone: the combinations with the branches of other unions would be too many.
             best = sum(max(self.of_branches(union, value)) for union in node.unions)
             return best + self._members(node, value) if kind == "object" else best
         if kind == "object" and node.properties:

@@ -26,7 +26,7 @@ class Casts(Protocol):
         """Cast `value` to `node`."""
 
     def valid_default(self, node: Node) -> Any:
-        """Return the declared default, cast; MISSING without a valid one."""
+        """Return the declared default, cast; MISSING if there is none or it is invalid."""
 
     def additions(self, node: Node, value: dict[str, Any]) -> dict[str, Any]:
         """Return the declared defaults that `value` lacks."""
@@ -45,7 +45,7 @@ class Builder:
         self._known: dict[int, Any] = {}
 
     def smallest(self, node: Node) -> Any:
-        """Return the first valid candidate; the first candidate if none is valid; MISSING if there is none."""
+        """Return the first valid candidate, or the first candidate if none is valid; MISSING without candidates."""
         if self._trail:
             return self._entered(node)
         if id(node) not in self._known:

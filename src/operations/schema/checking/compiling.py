@@ -35,7 +35,7 @@ def compiled(
 ) -> jsonschema_rs.Validator | None:
     """Return a validator for a converted document; None if the native engine rejects it.
 
-    `definitions` are those of the document by pointer, if other documents share them.
+    `definitions` are the document's definitions by pointer, if other documents share them.
     """
     return compiled_form(native_form(document, definitions))
 
@@ -128,7 +128,7 @@ class Parts:
 
 
 def pointers(document: Any, segment: Callable[[str], str]) -> Iterator[tuple[int, str]]:
-    """Yield the id() of every object in a document with its JSON pointer, whose segments `segment` encodes."""
+    """Yield the id() and the JSON pointer of every object in a document; `segment` encodes a part of a pointer."""
     pending = [(document, "")]
     while pending:
         node, written = pending.pop()

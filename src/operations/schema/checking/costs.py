@@ -1,4 +1,4 @@
-"""Cost estimate of a schema for the native engine: how often it may visit one path of a value.
+"""Cost estimate of a schema: how often the native engine may visit one path of a value.
 
 The native engine follows every path through a schema. With repeated references the number of paths doubles at each
 level of a chain, even for small values. The engine cannot be stopped, so the cost is estimated before it is called.
@@ -23,7 +23,7 @@ from operations.schema.dialects.traversal import (
 )
 
 AFFORDABLE = 4096
-"""Maximum visits of one path for the native engine; beyond it, evaluating step by step is as fast."""
+"""Maximum visits of one path for the native engine; above this number, evaluating step by step is as fast."""
 EXPLAINABLE = 64
 """Maximum visits of one path for listing errors, where each visit may keep an error in memory."""
 _MAX_HEIGHT = 600
@@ -80,7 +80,7 @@ class _Visits:
         return max(self.own, self.members, self.items, max(self.named.values(), default=0))
 
     def shortened(self) -> _Visits:
-        """Return the same visits without property names if there are many, so that adding stays cheap."""
+        """Return the same visits, without property names if there are many names, so that adding stays cheap."""
         if len(self.named) <= _MAX_NAMES:
             return self
         short = _Visits(self.own)
@@ -102,8 +102,8 @@ class _Pass(NamedTuple):
 class Costs:
     """The cost of one converted document and of each schema in it.
 
-    `definitions` are those of the document by pointer, if other documents share them. The bounds of a definition are
-    stored in it, so that only the first of these documents computes them.
+    `definitions` are the document's definitions by pointer, if other documents share them. The bounds of a definition
+    are computed once and stored in the definition.
     """
 
     def __init__(
@@ -153,7 +153,10 @@ class Costs:
         return max(self._schemas.values(), default=0) <= limit
 
     def _measure(self, group: Mapping[str, Definition]) -> None:
-        """Bound the cost of definitions that refer to each other; for the depth, each of them counts once."""
+        """Compute the bounds of definitions that refer to each other, or of a single definition.
+
+        The height of a cycle includes one tenth of the depth of each definition.
+        """
         walks = {pointer: _Walk(definition.schema, self._bounds_of) for pointer, definition in group.items()}
         height = max(walk.height for walk in walks.values())
         if len(group) > 1:
@@ -162,7 +165,7 @@ class Costs:
             group[pointer].bounds = Bounds(height, walk.visits, walk.schemas)
 
     def _bounds_of(self, pointer: str) -> Bounds:
-        """Return the bounds of a definition; too many visits if it is part of the same cycle."""
+        """Return the bounds of a definition; unlimited visits if they are not computed yet, as within a cycle."""
         return self._definitions[pointer].bounds or _UNBOUNDED
 
     def _estimate_all(self) -> None:

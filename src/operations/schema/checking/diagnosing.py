@@ -1,4 +1,4 @@
-"""Step-by-step diagnosis of values for which the native engine would list errors endlessly.
+"""Step-by-step diagnosis of invalid values, for schemas whose errors the native engine would list endlessly.
 
 Each schema explains each path once. A failed union is reported as such; its branches are not explained.
 """
@@ -30,7 +30,7 @@ class Cause(NamedTuple):
     kind: Any
     note: str = ""
     words: str | None = None
-    """The message if it is not derived from `kind`. If it starts with a space, the printed value is put before it."""
+    """The message, if it is not derived from `kind`. The printed value precedes a message that starts with a space."""
 
 
 class _Task(NamedTuple):

@@ -1,7 +1,7 @@
 """Evaluator for schemas that are too costly for the native engine: each schema visits each part of a value once.
 
 Much slower than the native engine, but its work is counted and grows with the size of schema and value, not with the
-number of paths through them. It uses an explicit stack, so neither long reference chains nor deep values overflow.
+number of paths through the schema. It uses an explicit stack, so that long reference chains and deep values are safe.
 Plain assertions (types, bounds, patterns) and schemas that are cheap as a whole are left to the native engine.
 """
 
@@ -25,7 +25,7 @@ from operations.schema.dialects.traversal import UNEVALUATED
 _COUNTS = ("minContains", "maxContains")
 _Schema = dict[str, Any]
 _Question = tuple[bool, _Schema, Any]
-"""A schema and a value to evaluate; the bool states whether the evaluated keys are needed besides the verdict."""
+"""A schema and a value to evaluate; with True, the answer is the set of evaluated keys instead of the verdict."""
 _Answer = Any
 _Steps = Generator[_Question, _Answer, _Answer]
 _Stack = list[tuple[tuple[bool, int, int], _Steps]]

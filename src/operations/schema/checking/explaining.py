@@ -31,7 +31,7 @@ _MAX_COUNTED = 100_000
 _TOO_DEEP = "nested deeper than"
 _MAX_PROBLEMS = 100
 _MAX_SHOWN_PARTS = 1_000
-"""Size of a value up to which a listed problem includes it."""
+"""Maximum size of a value that is included in its problem, if the number of problems is limited."""
 _ONLY_FIRST = Problem("", "", f"more than {MAX_PARTS:,} values: at most one problem is listed")
 _MORE = Problem("", "", f"more than {_MAX_PROBLEMS} problems: the others are not listed")
 _MAX_NESTED = 100
@@ -39,7 +39,7 @@ _LAST = 1 << 62
 _Error = jsonschema_rs.ValidationError
 _Kind = jsonschema_rs.ValidationErrorKind
 Scoring = Callable[[Budget], Callable[[list[Any], Any], list[int]]]
-"""Function from a budget to a function that scores the branches of a union for a value."""
+"""Returns a function that scores the branches of a union for a value, within a budget."""
 
 
 class Strategy(NamedTuple):
@@ -109,7 +109,7 @@ class Explainer:
         """Return every problem of a value known to be invalid; at least one.
 
         `most` is the maximum number of problems; if it is 1, the native engine stops at the first. With `bounded`, the
-        value is known not to be `too_deep` or `too_shared`. `scoring` has the scores from casting the value.
+        value is known not to be `too_deep` or `too_shared`. `scoring` reuses the scores of an earlier cast.
         """
         if not bounded and self._limit is not None and too_deep(value, self._limit):
             return [Problem("", "", f"{_TOO_DEEP} {self._limit} levels")]
@@ -169,7 +169,7 @@ class Explainer:
     def _first(self, value: Any, strategy: Strategy) -> Iterator[Cause]:
         """Yield the first cause of a large value; none if the native engine would take long to explain it.
 
-        It would explain every branch of a union, and copy an object whose properties are not allowed.
+        The engine would explain every branch of a union, and copy an object whose properties are not allowed.
         """
         outline = strategy.outline
         validator = self._validator if outline is None else outline.validator()
@@ -202,7 +202,7 @@ class _Printer:
         return Problem(pointer(cause.path), cause.schema_path, message + cause.note, value)
 
     def found(self, path: str, existing: Path, message: str) -> Problem:
-        """Return a problem that another check found at `path`; `existing` is as much of `path` as the value has."""
+        """Return a problem that another check found at `path`; `existing` is the part of `path` in the value."""
         value, _, secret = self._show(existing)
         if secret and _quotes(message, _at(self._root, existing)):
             message = "does not match its type"

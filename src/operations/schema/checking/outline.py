@@ -84,9 +84,9 @@ class Outline:
 
 
 def outline_of(document: Any, definitions: Mapping[str, Definition]) -> Outline | None:
-    """Return the outline of a document with unions; None if the outline would accept other values.
+    """Return the outline of a document; None if it has no unions, or if the outline would accept other values.
 
-    `definitions` are those of the document by pointer, and the document itself. Shared definitions keep their outlines.
+    `definitions` are the document and its definitions by pointer. Shared definitions keep their outlines.
     """
     keywords = keywords_of(definitions)
     if keywords.isdisjoint(UNIONS) or not keywords.isdisjoint(UNEVALUATED):

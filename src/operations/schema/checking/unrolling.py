@@ -1,7 +1,7 @@
 """Unrolled recursive schemas, limited to a few levels, so that the native engine cannot recurse arbitrarily.
 
-A value that is valid by the unrolled form is valid. A value that is invalid by it may be valid but deeper: the caller
-then measures its depth and uses the recursive form.
+The unrolled form accepts only valid values. A value that it rejects may be valid but deeper: the caller then measures
+the depth and uses the recursive form.
 """
 
 from __future__ import annotations

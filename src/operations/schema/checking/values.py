@@ -1,4 +1,4 @@
-"""Values that are not strictly JSON: bytes as strings, foreign objects, depth."""
+"""Sizes, depths and JSON copies of values, which may contain bytes and objects that are not JSON."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 _CONTAINERS = frozenset({dict, list, tuple})
 MAX_PARTS = 4_000
-"""Size of a value up to which its problems are listed: the native engine finds all of them first, in 10 µs each."""
+"""Maximum size of a value whose problems are all listed: the native engine takes 10 µs for each problem."""
 MAX_DEPTH = 400
-"""Maximum depth of a value of a recursive schema; deeper ones could overflow the native validator."""
+"""Maximum depth of values of a recursive schema; deeper values could overflow the native validator."""
 
 _BYTES = (bytes, bytearray, memoryview)
 _SCALARS = (str, int, float, type(None), *_BYTES)
@@ -61,7 +61,7 @@ def existing_path(value: Any, path: str) -> tuple[str | int, ...]:
 
 
 def too_deep(value: Any, limit: int = MAX_DEPTH) -> bool:
-    """Whether `value` is nested deeper than `limit`; the garbage collector walks the levels, in C."""
+    """Whether `value` is nested deeper than `limit`; for speed, `gc.get_referents` returns each level."""
     kind = value.__class__
     if kind is not dict and kind is not list:
         return not isinstance(value, _SCALARS) and _deep_precisely(value, limit)

@@ -1,8 +1,8 @@
 """Conversion of any JSON Schema to draft 2020-12, self-contained, with references as pointers into `$defs`.
 
 Only schemas reachable from the root are converted, so a schema may be part of a large document. Unsupported parts are
-omitted and reported once; a schema is never rejected. Schema objects of OpenAPI 3.0 and Swagger 2.0 become draft 4
-first: `nullable`, `example`, documentation keywords.
+omitted and reported once; a schema is never rejected. Keywords of OpenAPI 3.0 and Swagger 2.0 (`nullable`, `example`,
+`discriminator`) are replaced or dropped.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class Converter:
     def _is_shared(self, schema: Mapping[str, Any], base: str, draft: int) -> bool:
         """Whether a schema of a large document was already converted at another location."""
         self._converted += 1
-        here = (schema, base, draft)  # keeps the schema alive, so that its id() stays its own
+        here = (schema, base, draft)  # keeps the schema alive, so that no other object gets its id()
         known = self._seen.setdefault(id(schema), here)
         return known is not here and self._converted > _MAX_INLINE and known[1:] == here[1:]
 

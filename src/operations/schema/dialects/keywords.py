@@ -131,7 +131,7 @@ FORMS: Final[dict[str, Callable[[Any], bool]]] = {
 """Checks of keyword values, annotations included: an engine rejects a schema with an invalid annotation, too."""
 
 ASSERTING: Final = (ASSERTIONS.keys() | SCHEMA | SCHEMA_LISTS | SCHEMA_MAPS | {"$ref"}) - {"contentSchema"}
-"""Keywords of a converted schema that can reject a value; without any, it accepts everything."""
+"""Keywords of a converted schema that can reject a value; a schema without them accepts every value."""
 
 SINCE_DRAFT: Final = {
     "const": 6,
@@ -148,4 +148,4 @@ SINCE_DRAFT: Final = {
     "maxContains": 2019,
     "prefixItems": 2020,
 }
-"""The first draft with a keyword; earlier ones ignore it. Other keywords are in all drafts."""
+"""The draft that introduced a keyword; keywords of all drafts are not listed."""

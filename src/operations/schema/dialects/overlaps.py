@@ -39,7 +39,7 @@ def kinds_overlap(first: Kinds, second: Kinds) -> bool:
 
 
 def covers(wide: Any, narrow: Any, definitions: Mapping[str, Any], depth: int = 0) -> bool:
-    """Whether every ordinary value that `narrow` accepts is certain to be accepted by `wide`.
+    """Whether `wide` certainly accepts every ordinary value that `narrow` accepts.
 
     Ordinary values have no properties that only `wide` describes.
     """

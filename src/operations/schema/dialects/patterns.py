@@ -132,7 +132,7 @@ def _pythonic(pattern: str) -> str:
             inside = True
         elif piece == "]":
             inside = False
-        if piece[:2] != "(?" or piece[-1] != ")":  # inline flags, which Python does not support
+        if piece[:2] != "(?" or piece[-1] != ")":  # drop inline flags, which Python does not support
             out.append(_SPELLINGS.get(piece, piece))
     return "".join(out)
 

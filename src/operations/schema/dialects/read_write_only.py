@@ -1,4 +1,4 @@
-"""`readOnly` and `writeOnly` properties: the former are optional in requests, the latter in responses.
+"""`readOnly` properties become optional in requests, and `writeOnly` properties in responses.
 
 Works on converted documents: every reference is a pointer into `$defs`.
 """
@@ -14,7 +14,7 @@ OneWay = Literal["readOnly", "writeOnly"]
 
 _BRANCHES = ("allOf", "anyOf", "oneOf")
 _BRANCH = ("then", "else")
-_REFUSING = ("not", "if")  # a schema below these that requires less makes them reject more
+_REFUSING = ("not", "if")  # a schema with these keywords rejects more if the schema below them requires less
 _MAX_DEPTH = 50
 _NONE: frozenset[str] = frozenset()
 

@@ -68,7 +68,7 @@ def parts_of(schema: Mapping[str, Any]) -> Iterator[Any]:
 
 
 class Bounds(NamedTuple):
-    """Bounds of a definition's cost for the native engine, with all that it refers to."""
+    """Bounds of a definition's cost for the native engine, including the definitions that it refers to."""
 
     height: int
     """The depth of the definition, through references."""
@@ -98,7 +98,7 @@ def native_form(document: Any, definitions: Mapping[str, Definition] = MappingPr
     """Return the assertions of a converted document, at the same pointers.
 
     Annotations are removed because the native engine would need as much time to read them as to read the assertions.
-    `definitions` are those of the document by pointer, if other documents share them.
+    `definitions` are the document's definitions by pointer, if other documents share them.
     """
     if not definitions or not isinstance(document, dict):
         return _native_form(document)
@@ -151,7 +151,7 @@ class Definition:
         self.bounds: Bounds | None = None
         """The bounds of the definition's cost, found by the first estimate that needs them."""
         self.reaches: dict[frozenset[str], bool] = {}
-        """By a set of keywords: whether the definition, or one that it refers to at any depth, has one of them."""
+        """For a set of keywords: whether the definition has one of them, directly or through references."""
 
     @cached_property
     def targets(self) -> frozenset[str]:
@@ -165,7 +165,7 @@ class Definition:
 
     @cached_property
     def marks_secrets(self) -> bool:
-        """Whether a schema in the definition is marked as secret, also one in an example or a literal."""
+        """Whether a schema in the definition is marked as secret; examples and literals are searched too."""
         pending: list[Any] = [self.schema]
         while pending:
             node = pending.pop()
@@ -189,7 +189,7 @@ def is_marked(schema: Mapping[str, Any]) -> bool:
 
 
 def definitions_of(document: Any, shared: Mapping[str, Definition] = MappingProxyType({})) -> dict[str, Definition]:
-    """Return the document itself and its definitions, by pointer: `shared`, if other documents share them."""
+    """Return the document and its definitions by pointer; `shared` are definitions that other documents share."""
     named = document.get("$defs", {}) if isinstance(document, dict) and not shared else {}
     own = {f"{_POINTER}{name}": Definition(schema) for name, schema in named.items()}
     return {"#": Definition(document), **own, **shared}

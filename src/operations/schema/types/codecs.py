@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class TypeCodec(Generic[T]):
-    """The schema of a type, and the functions `load` and `dump` for its values; None if a function changes nothing."""
+    """The schema of a type, and the functions `load` and `dump` for its values; None if no value needs conversion."""
 
     __slots__ = ("_schema", "_write", "dump", "load", "type")
 

@@ -353,7 +353,7 @@ def _is_expressible(value: Any, name: str) -> bool:
 
 
 def _with_lengths(document: dict[str, Any], least: Any, most: Any) -> dict[str, Any]:
-    """Return `document` with length bounds in the keywords of its type; in a union, of each member's type."""
+    """Return `document` with length bounds, in the keywords for its type; a union has them in each member."""
     if not least and most is None:
         return document
     if "anyOf" in document:

@@ -301,14 +301,14 @@ def docstring(cls: Any) -> str:
 
 
 def unsupported_type(tp: Any, reason: str = "") -> TypeError:
-    """Return the error for an unsupported type, with the supported ones."""
+    """Return the error for an unsupported type; without a `reason`, it lists the supported types."""
     shown = getattr(tp, "__qualname__", None) or str(tp)
-    why = reason or "unsupported type"
-    return TypeError(
-        f"cannot make a JSON Schema from {shown}: {why}; use one of: a pydantic model, a dataclass, a TypedDict, "
-        "a NamedTuple, a msgspec.Struct, an enum, Literal, a union, list, dict, tuple, set, str, int, float, bool, "
-        "bytes, None, datetime, date, time, timedelta, UUID, Decimal, Path, or Any"
+    supported = (
+        "unsupported type; use one of: a pydantic model, a dataclass, a TypedDict, a NamedTuple, a msgspec.Struct, "
+        "an enum, Literal, a union, list, dict, tuple, set, str, int, float, bool, bytes, None, datetime, date, time, "
+        "timedelta, UUID, Decimal, Path, or Any"
     )
+    return TypeError(f"cannot make a JSON Schema from {shown}: {reason or supported}")
 
 
 def children(tp: Any) -> Iterator[Any]:
@@ -349,7 +349,7 @@ def is_pydantic(tp: Any) -> bool:
 
 
 def container(tp: Any) -> tuple[Literal["list", "set", "dict"], Callable[[Any], Any]] | None:
-    """Return the kind of container that `tp` is and its constructor; None for anything else."""
+    """Return the kind and the constructor of a container type; None for other types."""
     origin = key_of(get_origin(tp) or tp)
     if origin in LISTS:
         return "list", LISTS[origin]

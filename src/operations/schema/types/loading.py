@@ -1,4 +1,4 @@
-"""Loaders of Python values from JSON-like data: by msgspec for the types that it supports, by code for others."""
+"""Loaders of Python values from JSON-like data. msgspec loads the types that it supports, this module the others."""
 
 from __future__ import annotations
 
@@ -285,7 +285,7 @@ _LEAVES: dict[Any, Load] = {
 
 
 def make_native_load(tp: Any, explain: Load) -> Load:
-    """Return a loader of `tp` that uses msgspec. If it fails, `explain` loads the value and raises the exact path."""
+    """Return a loader of `tp` that uses msgspec; if it fails, `explain` raises the error with the exact path."""
     # msgspec prepares a class once but a generic alias on every call, so the type is put in a class.
     box: Any = msgspec.defstruct("Box", [("value", tp)], array_like=True)
     convert = msgspec.convert
@@ -311,7 +311,7 @@ def make_native_load(tp: Any, explain: Load) -> Load:
 
 
 def _load_leniently(value: Any, box: Any, explain: Load, error: Exception) -> Any:
-    """Load a value that msgspec rejected, with its whole floats as ints; raise the path of a mismatch if that fails."""
+    """Load a value that msgspec rejected, with whole floats converted to ints; raise an error with the exact path."""
     try:
         if isinstance(error, msgspec.ValidationError):
             try:

@@ -38,7 +38,7 @@ def mismatch(found: Iterable[Found]) -> CallError:
 
 
 def wrong_kind(expected: str, value: Any) -> CallError:
-    """Return the error for a value of another type than the one that `expected` names."""
+    """Return the error for a value of the wrong type; `expected` names the right type."""
     return mismatch([("", f"expected {expected}, got {_json_kind(value)}")])
 
 

@@ -120,7 +120,7 @@ def make_dump(adapter: pydantic.TypeAdapter[Any], jsonable: Callable[[Any], Any]
 
 
 def dump_instance(value: Any) -> Any:
-    """Convert a pydantic object: a model to a dict under the aliases of its fields, in which bytes stay bytes."""
+    """Convert a pydantic object; a model becomes a dict by the aliases of its fields. Bytes stay bytes."""
     cls: Any = type(value)
     if not hasattr(cls, "__pydantic_core_schema__"):
         return pydantic_core.to_jsonable_python(value)  # a small type: a secret, a URL

@@ -68,7 +68,7 @@ class RecordCodec:
 
 
 def record_codec(fields: Sequence[Field], *, extra: Any = None) -> RecordCodec:
-    """Return the codec of an object with these fields; other fields are rejected, unless `extra` is their type.
+    """Return the codec of an object with these fields; `extra` is the type of other fields, None rejects them.
 
     An absent optional field stays absent, so that the function's default applies.
     """
