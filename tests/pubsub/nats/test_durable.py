@@ -19,6 +19,7 @@ from operations.calls import CallHandler, PendingRequestMap, from_call
 from operations.jobs import Jobs
 from operations.pubsub.memory import MemoryTransport
 from operations.pubsub.nats import NatsTransport, connect
+from operations.pubsub.nats.durable_queues import NatsDelivery
 from operations.testing import error_of
 from tests.nats_server import NatsServer, nats_server, shared_server
 from tests.waiting import stays, until
@@ -29,6 +30,7 @@ import asyncio, os, sys
 from operations import OperationRegistry, operation
 from operations.calls import serve_registry
 from operations.pubsub.nats import connect
+from operations.pubsub.nats.durable_queues import NatsDelivery
 
 @operation(id="work.die", durable=True)
 async def die(poison: bool) -> str:
@@ -218,6 +220,28 @@ async def test_long_running_work_is_not_redelivered(post: Post) -> None:
     assert (await call).data == "sent to ada"
     assert mail.sent == ["ada"]
     assert handler.counters.duplicate == 0
+
+
+async def test_work_that_is_delivered_again_to_the_same_worker_takes_its_place_only_once(post: Post) -> None:
+    mail = Mail()
+    mail.go.clear()
+    handler = await post.worker(mail, concurrency=2)
+    pending = PendingRequestMap(await post.end())
+    call = asyncio.create_task(pending.call("mail.send", {"to": "ada"}, durable=True))
+    await until(lambda: mail.sent == ["ada"])
+    assert handler._stored is not None
+    (held,) = handler._stored._held.values()
+    assert isinstance(held.delivery, NatsDelivery)
+    held.delivery.acknowledge(b"-NAK")  # as after a time in which this worker could not renew its hold
+    await until(lambda: handler.counters.duplicate == 1)
+    mail.go.set()
+    await call
+    mail.go.clear()
+    calls = [asyncio.create_task(pending.call("mail.send", {"to": to}, durable=True)) for to in ("bob", "eve")]
+    await until(lambda: len(mail.sent) == 3)
+    mail.go.set()
+    await asyncio.gather(*calls)
+    assert sorted(mail.sent) == ["ada", "bob", "eve"]
 
 
 async def test_no_more_messages_are_taken_than_may_run(post: Post) -> None:

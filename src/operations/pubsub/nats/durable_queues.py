@@ -264,7 +264,8 @@ class DurableQueueReader:
         self._consumer = f"{kind}_{namespace.replace('.', '=')}"
         self._inbox = b"%b.%b.%d" % (queues.client.replies.inbox, kind.encode(), next(queues.numbers))
         self._question = 0
-        self._held: set[NatsDelivery] = set()
+        self._held: dict[int, NatsDelivery] = {}
+        """The messages that are held, by sequence number; a later delivery of a message replaces the earlier one."""
         self._memory = 0
         """The memory of the messages that are held."""
         self._is_next_large = False
@@ -320,15 +321,15 @@ class DurableQueueReader:
 
     def settled(self, delivery: NatsDelivery) -> None:
         """Note that a message was settled, so that another one can be requested."""
-        if delivery in self._held:
-            self._held.remove(delivery)
+        if self._held.get(delivery.sequence) is delivery:
+            del self._held[delivery.sequence]
             self._memory -= delivery.memory
         if self._asked <= 0:
             self._ask()
 
     def weigh(self, delivery: NatsDelivery, memory: int) -> None:
         """Note how much memory a message takes, so that others can be requested."""
-        if delivery in self._held:
+        if self._held.get(delivery.sequence) is delivery:
             self._memory += memory - delivery.memory
             delivery.memory = memory
             if self._asked <= 0:
@@ -370,7 +371,10 @@ class DurableQueueReader:
         self._asked -= 1
         self._is_next_large = False
         delivery = NatsDelivery(self, message)
-        self._held.add(delivery)
+        earlier = self._held.get(delivery.sequence)
+        if earlier is not None:
+            self._memory -= earlier.memory
+        self._held[delivery.sequence] = delivery
         self._memory += delivery.memory
         if self._renewal is None:
             self._renewal = asyncio.get_running_loop().call_later(self.queues.ack_wait / 3, self._renew)
@@ -420,7 +424,7 @@ class DurableQueueReader:
     def _renew(self) -> None:
         """Notify JetStream that the received messages are being handled."""
         self._renewal = None
-        for delivery in self._held:
+        for delivery in self._held.values():
             delivery.acknowledge(b"+WPI")
         if self._held:
             self._renewal = asyncio.get_running_loop().call_later(self.queues.ack_wait / 3, self._renew)
