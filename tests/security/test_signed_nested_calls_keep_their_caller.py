@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from operations import (
@@ -19,14 +20,16 @@ from operations import (
     operation,
 )
 from operations.calls import CallHandler, PendingRequestMap
+from operations.calls.replay_protection import STORED_SECONDS
 from operations.calls.signature_format import RootRequest, join
 from operations.calls.signed_transport import SignedTransport
 from operations.calls.signing_secrets import SigningSession
 from operations.context import Grant, current_grant
-from operations.pubsub import Transport, TransportWrapper, Undelivered
+from operations.pubsub import Stores, Transport, TransportWrapper, Undelivered
 from operations.pubsub.memory import MemoryTransport
 from operations.testing import error_of
 from tests.security.untrusted_bus import SECRET, TOKENS, Bus, session, untrusted_bus
+from tests.waiting import until
 
 ADA, BOB, WORKER = session("ada"), session("bob", "vault"), session("worker", "vault")
 
@@ -200,6 +203,27 @@ async def test_a_root_whose_deadline_has_passed_is_refused(scene: Scene) -> None
     assert (await nested(scene, RootRequest(token, bytes(16), now + 5_000)).call("vault.read")).data == "the secret"
     error = await error_of(nested(scene, RootRequest(token, bytes(16), now - 1)).call("vault.read"))
     assert (error.code, error.details["reason"]) == (ErrorCode.ACCESS_DENIED, "EXPIRED")
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_a_root_stores_no_requests_much_later_than_its_deadline(scene: Scene, *, late: bool) -> None:
+    """A worker that keeps a root can state any time as the time at which it stored a request."""
+    end = scene.vault.for_grant(
+        Grant(signature=RootRequest(BOB.token.encode(), bytes(16), int((time.time() - 600) * 1000))), as_worker=False
+    )
+    stores = end.optional(Stores)
+    if stores is None:
+        return
+    request_id, expires = f"{end.peer}-{os.urandom(16).hex()}", time.time() + STORED_SECONDS - (0 if late else 900)
+    payload = {"requestId": request_id, "operationId": "vault.keep", "sentAt": 0, "notAfter": int(expires * 1000)}
+    event = {"v": 1, "type": "call.requested", "id": request_id, "to": "vault.keep", "payload": payload}
+    answers: list[bytes] = []
+    end.listen(f"inbox.{end.peer}", lambda message, arrival: answers.append(message))
+    stores.store(
+        "queue.vault", msgspec.json.encode(event), key=request_id, stored=lambda: None, undelivered=pytest.fail
+    )
+    await until(lambda: any(request_id.encode() in each for each in answers))
+    assert (b"EXPIRED" in answers[-1], b"bob" in answers[-1]) == ((True, False) if late else (False, True))
 
 
 class Tampering(TransportWrapper):

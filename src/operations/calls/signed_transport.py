@@ -350,9 +350,12 @@ class SignedTransport(TransportWrapper):
             raise self._refuse("invalid", error.message) from None
 
     def _apply_root(self, event: CallRequested, root: RootRequest, *, stored: bool) -> None:
-        """Apply the deadline of the root to a nested call; a stored call must have been sent before that deadline."""
+        """Apply the deadline of the root to a nested call; a stored call must have been sent before that deadline.
+
+        When a stored call was sent follows from its expiry, because the signer may state any time of sending.
+        """
         payload = event.payload
-        made_at = (payload.sent_at or 0) if stored else int(time.time() * 1000)
+        made_at = (payload.not_after or 0) - int(STORED_SECONDS * 1000) if stored else int(time.time() * 1000)
         if made_at > root.deadline:
             raise self._refuse("expired", "the deadline of the request that this call is nested in has passed")
         if payload.deadline is not None and payload.deadline > root.deadline:
