@@ -112,7 +112,7 @@ def _source_actions(source: Source) -> Iterator[str]:
 
 
 def _sent_by_serving(config: Config) -> Iterator[Action]:
-    """Yield the variables that a server or hub sends: to its issuer, or to its callers."""
+    """Yield an action for each destination to which a server or hub sends variables: its issuer, its callers."""
     tables = {name: config.written.get(name) for name in ("access", "hub", "serve")}
     serve = tables["serve"]
     issuer = serve.get("issuer") if isinstance(serve, Mapping) else None
@@ -126,7 +126,7 @@ def _sent_by_serving(config: Config) -> Iterator[Action]:
 
 
 def _without_kept(value: Any) -> Any:
-    """Return the settings in a tree that a server or hub sends: all except the strings of `_NOT_SENT`."""
+    """Return a tree without the strings of `_NOT_SENT`, which a server or hub does not send."""
     if isinstance(value, Mapping):
         return {
             key: _without_kept(item) for key, item in value.items() if key not in _NOT_SENT or not isinstance(item, str)

@@ -1,7 +1,7 @@
 """The catalogue cache: a configuration's operations as of the last opening, read without opening a source.
 
-Each configuration has a file of three parts: a header with its dependencies, the rows of a listing, and the specs, of
-which only the requested ones are read. `cache_writer` writes the file.
+Each configuration has one file: a header with its dependencies, the rows of a listing, and the specs. A spec is read
+only on request. `cache_writer` writes the file.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import msgspec
 MAGIC = b"operations catalogue 5\n"
 _LENGTH = 8
 Stamp = tuple[str, int, int]
-"""A path, its modification time and its size.
+"""A path, its modification time in nanoseconds and its size in bytes.
 
-The two numbers of a directory are a hash of its modules' names and 0; those of a missing file are -1 and -1.
+For a directory, the two numbers are a hash of its modules' names and 0. For a missing file, both are -1.
 """
 
 
@@ -38,7 +38,7 @@ class CatalogueEntry(msgspec.Struct, frozen=True, array_like=True):
     position: tuple[int, int] = (0, 0)
     """Offset and length of the operation's spec among all specs; (0, 0) if the spec is too large to be stored."""
     method: str = ""
-    """HTTP method of an operation of an API; `path` has the path of its URL."""
+    """HTTP method of an API's operation; the path of its URL is in `path`."""
     path: str = ""
 
 
@@ -94,7 +94,8 @@ class Catalogue:
     def stale(self) -> list[str]:
         """The names of the sources to open again.
 
-        A file of the source changed, an extra was missing, or an id that was a duplicate there is now in no source.
+        A source is opened again if one of its files changed, if an extra was missing, or if one of its hidden ids is no
+        longer in any other source.
         """
         return [
             name

@@ -50,11 +50,10 @@ class _Row(msgspec.Struct):
 def store_catalogue(
     workspace: Workspace, *, before: Catalogue | None = None, environ: Mapping[str, str] | None = None
 ) -> Path | None:
-    """Write the cache of a workspace's configuration; sources that are not open keep their entries.
+    """Write the cache of a workspace's configuration; return its path, or None if it cannot be written.
 
-    Their entries come from `before`: the cache of the configuration as it was before a change to other sources. By
-    default, they come from the present cache file. Return the path of the written file; None if it cannot be written,
-    which is not an error.
+    Sources that are not open keep their entries from `before`, the cache before the configuration was changed. By
+    default, they keep those of the present cache file.
     """
     config = workspace.config
     values = os.environ if environ is None else environ
@@ -92,8 +91,8 @@ def _opened(workspace: Workspace) -> Iterator[_Row]:
 def _resolve(rows: Sequence[_Row], order: Sequence[str]) -> tuple[list[_Row], dict[str, dict[str, str]]]:
     """Return the rows without duplicate ids, and the owners of the duplicates.
 
-    Of several rows with the same id, the row of the source that is first in `order` is kept. The second result maps
-    each source to its duplicate ids, and each of these ids to the source whose row is kept.
+    Of several rows with the same id, the row of the source that is first in `order` is kept: this source owns the id.
+    The second result maps each other source to its duplicate ids, and each id to its owner.
     """
     position = {name: index for index, name in enumerate(order)}
     found: dict[str, _Row] = {}

@@ -182,7 +182,7 @@ def _without(document: ConfigDocument, path: Path, name: str) -> tuple[str, int]
 
 
 def _write_table(key: tuple[str, ...], table: Mapping[str, Any]) -> str:
-    """Return a table as TOML: plain values first, then sub-tables under their own headers."""
+    """Return a table as TOML, under a header; tables within it are inline."""
     lines = [f"[{'.'.join(map(_write_key, key))}]"]
     lines += [f"{_write_key(name)} = {write_value(value)}" for name, value in table.items()]
     return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""The tables of `[[interceptors]]` as structs, from which their schema is made."""
+"""Structs for the tables of `[[interceptors]]`, from which their schema is generated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Patterns = tuple[str, ...]
 
 
 class InterceptorSettings(Settings, frozen=True, kw_only=True):
-    """Settings that all kinds of interceptors have: they select the operations that the interceptor applies to."""
+    """Settings of every interceptor: the operations that it applies to."""
 
     operations: Annotated[
         Patterns, Meta(description="Patterns of operation ids that the interceptor applies to; all by default.")
@@ -52,8 +52,10 @@ class RetryCallsSettings(InterceptorSettings, frozen=True, kw_only=True):
     attempts: Annotated[AtLeastOne, Meta(description="Maximum number of attempts, the first included.")] = 3
     first_delay: Annotated[_NotNegative, Meta(description="Seconds before the second attempt.")] = 0.1
     longest_delay: Annotated[_NotNegative, Meta(description="Maximum delay in seconds.")] = 5.0
-    budget: Annotated[_NotNegative, Meta(description="Repeats that each first call adds to the retry budget.")] = 0.2
-    reserve: Annotated[Count, Meta(description="Initial and maximum number of repeats in the retry budget.")] = 10
+    budget: Annotated[_NotNegative, Meta(description="Number of retries that each call adds to the retry budget.")] = (
+        0.2
+    )
+    reserve: Annotated[Count, Meta(description="Initial and maximum number of retries in the retry budget.")] = 10
     statuses: Annotated[tuple[int, ...], Meta(description="HTTP statuses that are retried.")] = (429, 502, 503, 504)
     unexecuted_mutations: Annotated[
         bool, Meta(description="Call a mutation again if its error has `executed: no`.")
@@ -72,8 +74,10 @@ class RateLimitSettings(InterceptorSettings, frozen=True, kw_only=True):
     max_wait: Annotated[
         _NotNegative, Meta(description="Maximum time in seconds that a call waits before it is refused.")
     ] = 0.0
-    by: Annotated[By, Meta(description="Each combination of these has its own limit.")] = ("identity",)
-    max_keys: Annotated[AtLeastOne, Meta(description="Maximum number of tracked keys.")] = 100_000
+    by: Annotated[By, Meta(description="Each combination of these values has its own limit.")] = ("identity",)
+    max_keys: Annotated[AtLeastOne, Meta(description="Maximum number of combinations of `by` that are tracked.")] = (
+        100_000
+    )
 
 
 class ConcurrencyLimitSettings(InterceptorSettings, frozen=True, kw_only=True):
@@ -84,7 +88,7 @@ class ConcurrencyLimitSettings(InterceptorSettings, frozen=True, kw_only=True):
     queue: Annotated[Count, Meta(description="Maximum number of calls that wait for a slot.")] = 0
     max_wait: Annotated[_NotNegative | None, Meta(description="Maximum time in seconds that a call waits.")] = None
     by: Annotated[
-        By, Meta(description="Each combination of these has its own limit; by default one limit for all calls.")
+        By, Meta(description="Each combination of these values has its own limit; by default one limit for all calls.")
     ] = ()
 
 
@@ -92,14 +96,18 @@ class CircuitBreakerSettings(InterceptorSettings, frozen=True, kw_only=True):
     """Circuit breaker: refuses calls to a failing upstream for a time."""
 
     use: Annotated[Literal["circuit-breaker"], Meta(description="Kind of interceptor.")]
-    failure_rate: Annotated[_Share, Meta(description="Share of failed calls (0 to 1) at which it opens.")] = 0.5
+    failure_rate: Annotated[_Share, Meta(description="Share of failed calls (0 to 1) at which the breaker opens.")] = (
+        0.5
+    )
     minimum: Annotated[
         AtLeastOne, Meta(description="Minimum number of calls in the window before the circuit breaker can open.")
     ] = 10
     window: Annotated[Seconds, Meta(description="Length of the window in seconds.")] = 10.0
-    open_seconds: Annotated[Seconds, Meta(description="Seconds for which it stays open and refuses calls.")] = 30.0
+    open_seconds: Annotated[Seconds, Meta(description="Seconds for which an open breaker refuses calls.")] = 30.0
     probes: Annotated[AtLeastOne, Meta(description="Maximum number of concurrent calls in the half-open state.")] = 1
-    by: Annotated[By, Meta(description="Each combination of these has its own circuit breaker.")] = ("namespace",)
+    by: Annotated[By, Meta(description="Each combination of these values has its own circuit breaker.")] = (
+        "namespace",
+    )
 
 
 class CacheSettings(InterceptorSettings, frozen=True, kw_only=True):

@@ -113,7 +113,7 @@ class _ConfigReader:
         )
 
     def read(self, path: Path, includer: tuple[Checker, Key] | None) -> None:
-        """Read a file; if it is missing, the problem is reported in the file that includes it."""
+        """Read a file. If an included file is missing, report the problem in the file that includes it."""
         if path in self._files:
             if includer is not None:
                 includer[0].report(includer[1], f"{path} is already included")

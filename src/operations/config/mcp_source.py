@@ -83,7 +83,7 @@ def _elicitation(name: str, callbacks: SourceCallbacks) -> ServerRequestHandler 
 
 
 class Consent:
-    """A user's consent for one source: `open_url` shows the URL, `wait` returns the redirect URL of the browser."""
+    """A user's consent for one source: `open_url` shows the URL, `wait` returns the URL that the browser then opens."""
 
     def __init__(self, source: str, redirect_uri: str, show: ShowConsent | None) -> None:
         self._source = source

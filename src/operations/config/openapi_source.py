@@ -68,7 +68,7 @@ def service_config(
 
 
 def credential_types(operations: Sequence[Operation[Any]]) -> dict[str, str]:
-    """Return the type of credentials for each security scheme of an API's document; empty for an unsupported scheme."""
+    """Return the credential type of each security scheme in an API's document; empty for an unsupported scheme."""
     schemes = operations.service.schemes if isinstance(operations, APIOperations) else {}
     return {name: _credential_type(scheme) for name, scheme in schemes.items()}
 

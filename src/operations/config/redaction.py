@@ -110,7 +110,7 @@ def secret_variables(config: Config) -> set[str]:
 
 
 def _walk(value: Any, key: tuple[str, ...], hide: Hide) -> Any:
-    """Return a tree with each secret string replaced by the result of `hide` for it."""
+    """Return a tree with each secret string replaced by `hide(string)`."""
     if isinstance(value, Mapping):
         return {name: _walk(item, (*key, str(name)), hide) for name, item in value.items()}
     if isinstance(value, (list, tuple)):

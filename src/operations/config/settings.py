@@ -1,4 +1,4 @@
-"""Structs for the tables of a configuration file, from which its schema is generated, and `Config`, a loaded file."""
+"""`Config`, a loaded configuration, and structs for the tables of a file, from which the schema is generated."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ class AuthSettings(Settings, frozen=True, kw_only=True):
 
     type: Annotated[Literal["bearer", "api_key", "basic", "oauth2"], Meta(description="Type of the credentials.")]
     token: Annotated[str | None, Meta(description="Bearer token or API key.")] = None
-    header_name: Annotated[str | None, Meta(description="Header, query parameter or cookie for the credentials.")] = (
-        None
-    )
+    header_name: Annotated[
+        str | None, Meta(description="Name of the header, query parameter or cookie with the credentials.")
+    ] = None
     location: Annotated[
         Literal["header", "query", "cookie"], Meta(description="Location of the API key; for OpenAPI sources.")
     ] = "header"
@@ -137,7 +137,7 @@ class SourceSettings(Settings, frozen=True, kw_only=True):
 
     namespace: Annotated[
         str | None,
-        Meta(description="Namespace of an MCP server's or API's operations; prefix of the ids of other sources."),
+        Meta(description="Namespace of the operations of an MCP server or API; prefix of the ids of other operations."),
     ] = None
     allow: Annotated[Patterns, Meta(description="Patterns of the operations to register.")] = []
     deny: Annotated[Patterns, Meta(description="Patterns of operations to leave out.")] = []
@@ -254,7 +254,7 @@ class AccessRule(Settings, frozen=True, kw_only=True):
 
 
 class JWTSettings(Settings, frozen=True, kw_only=True):
-    """Signed tokens that a hub or worker accepts."""
+    """Signed tokens (JWT) that a hub, server or worker accepts."""
 
     key: Annotated[str | None, Meta(description="Secret or public key.")] = None
     key_file: Annotated[str | None, Meta(description="File with the key.")] = None
@@ -264,7 +264,7 @@ class JWTSettings(Settings, frozen=True, kw_only=True):
 
 
 class SigningSettings(Settings, frozen=True, kw_only=True):
-    """Signing on a shared transport: the secret that workers verify with, or the token and key of a caller."""
+    """Signing on a shared transport: the secret with which a worker checks signatures, or a caller's token and key."""
 
     secret: Annotated[
         str | None,
@@ -301,7 +301,7 @@ class TokenSettings(Settings, frozen=True, kw_only=True):
 
 
 class TLSSettings(Settings, frozen=True, kw_only=True):
-    """The certificate of a hub."""
+    """The TLS certificate of a hub or server."""
 
     certificate: Annotated[Text, Meta(description="File with the certificate chain.")]
     key: Annotated[Text, Meta(description="File with the private key.")]
@@ -445,7 +445,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     settings: AnySource
     directory: Path
-    """Directory that relative paths in the settings are relative to."""
+    """Directory at which relative paths in the settings start."""
     file: Path
     locate: Callable[[], int]
     """Function that returns the line of the source in the file."""
@@ -498,7 +498,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     file_variables: Mapping[str, str] = {}
     """The variables in `variables` that a variable file set."""
     unset_variables: frozenset[str] = frozenset()
-    """The names in `${…}` of variables that are not set; `${NAME:-default}` is included."""
+    """Names of the variables in `${…}` that are not set, also of those with a default (`${NAME:-default}`)."""
     unusable: Mapping[str, str] = {}
     """Why tables cannot be used: a variable in them is not set. The keys are `transports.<name>`, `hub` and `serve`."""
     written: Mapping[str, Any] = {}

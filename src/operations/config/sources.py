@@ -57,7 +57,7 @@ class SourceReport(msgspec.Struct, frozen=True, kw_only=True):
     operations: int = 0
     """Number of the source's operations in the registry.
 
-    In a report to `on_progress`, it is the number before filters and duplicate ids are removed.
+    In a report to `on_progress`, operations are counted that filters or duplicate ids remove afterwards.
     """
     seconds: float = 0.0
     problem: str | None = None

@@ -1,7 +1,7 @@
 """Selection of the configuration: the nearest file, its owner, and whether the user trusts it.
 
-This module does not load configurations: `actions` lists the actions of a configuration, and users trust the digest of
-that list.
+This module does not load configurations. `actions` lists the actions of a configuration; trust is stored for the digest
+of this list.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def search_config(start: Path | None = None) -> FoundConfig:
 
 
 def trust_command(path: Path) -> str:
-    """Return the command that trusts a file; it names the file if that is not the nearest configuration."""
+    """Return the command that trusts a file: `ops trust`, with the path unless it is the nearest configuration."""
     return "ops trust" if search_config().path == path else f"ops trust -c {shlex.quote(str(path))}"
 
 
@@ -153,7 +153,7 @@ def _record_path(config_path: Path, environ: Mapping[str, str] | None) -> Path:
 
 
 def _real_path(config_path: Path) -> str:
-    """Return the path of a file with symbolic links resolved in its directory; a link as the last part is kept."""
+    """Return a file's path with the symbolic links in its directory resolved; a link to the file itself is kept."""
     directory, name = os.path.split(os.path.abspath(config_path))
     return os.path.join(os.path.realpath(directory), name)
 

@@ -126,7 +126,7 @@ class Checker:
 
 
 def _name_types(found: re.Match[str]) -> str:
-    """Return the types that msgspec's message names in TOML's words, such as `a number` for `float`."""
+    """Return the types in msgspec's message in words for TOML, such as `a number` for `float`."""
     return " or ".join(_TYPE_NAMES.get(name, name) for name in found[1].split(" | "))
 
 
@@ -291,7 +291,7 @@ def _invalid(message: str) -> CallError:
 
 
 def check_source(document: ConfigDocument, given: SourceTable) -> None:
-    """Check a source's table before it is written to the file; raise its problems."""
+    """Raise if a source's table is invalid; called before the table is written to the file."""
     problems: list[ConfigProblem] = []
     checker = Checker(document, problems)
     kind = choose_kind(checker, given.table, given.key)

@@ -151,7 +151,7 @@ class Workspace:
         return [] if view is None else view.ids
 
     def unmatched_rules(self) -> list[str]:
-        """Return the patterns in `access` that match no operation; none while a source is closed or failed."""
+        """Return the patterns in `access` that match no operation; empty while a source is closed or failed."""
         if not self.config.access or len(self.opened) < len(self.config.sources):
             return []
         from operations.config.source_filters import unmatched  # imported lazily: few configurations have rules
@@ -159,7 +159,7 @@ class Workspace:
         return unmatched(self.config.access, list(self.registry))
 
     def hidden_of(self, source: str) -> list[str]:
-        """Return the ids that another source has registered, and that this source therefore could not register."""
+        """Return the ids that this source could not register because another source has them."""
         view = self._views.get(source)
         return [] if view is None else list(view.hidden.values())
 
@@ -227,7 +227,7 @@ class SourceTask:
         self._task: asyncio.Task[None] | None = None
 
     async def open(self) -> Outcome:
-        """Open the source; return the open source, or None after a failure, with the report."""
+        """Open the source; return it, or None after a failure, and its report."""
         outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._run(outcome), name=f"source {self._source.name}")
         return await outcome

@@ -18,7 +18,7 @@ from operations.schema.dialects.keywords import SCHEMA, SCHEMA_LISTS, SCHEMA_MAP
 _ROOT = "#"
 _POINTER = "#/$defs/"
 _USUALLY_BOOLEAN = frozenset({"additionalProperties", "unevaluatedProperties", "unevaluatedItems"})
-"""Keywords whose boolean values are not passed to `revise`, because every reader of schemas accepts them there."""
+"""Keywords whose value is often a boolean. Every schema reader accepts it, so `revise` does not get it."""
 _encode = msgspec.json.Encoder().encode
 
 Place = Callable[[str], str]
@@ -36,7 +36,7 @@ class SharedDefinition(msgspec.Struct, frozen=True):
     """Keys of the definitions that this definition refers to directly."""
     content: Any = None
     keys: Mapping[str, str] = {}
-    """The key of the target of each reference in `content`, by the text of the reference, such as `#/$defs/Item`."""
+    """Key of each definition that `content` refers to, by the reference in `content`, such as `#/$defs/Item`."""
 
     def schema(self, place: Place, revise: Revise | None = None) -> Any:
         """Return the schema with each `$ref` replaced: `place` returns the new reference for the key of the target.
@@ -65,9 +65,9 @@ class Hoisted(msgspec.Struct, frozen=True):
 
 
 def hoist(document: Mapping[str, Any] | bool, root_name: str, *, with_root: bool = False) -> Hoisted:
-    """Return a converted schema with its `$defs` moved out.
+    """Separate a schema from its `$defs`. Its references must be `#` or `#/$defs/…`.
 
-    A schema that refers to itself becomes a definition too, named `root_name`; with `with_root`, any schema does.
+    A schema that refers to itself becomes a definition, named `root_name`; with `with_root`, every schema does.
     """
     contents: dict[str, Any] = {_ROOT: document}
     if isinstance(document, dict) and "$defs" in document:
@@ -83,7 +83,7 @@ def hoist(document: Mapping[str, Any] | bool, root_name: str, *, with_root: bool
     root = definitions[keys[_ROOT]]
     if any(_ROOT in targets for targets in links.values()):
         return Hoisted(root, (root.key,), definitions)
-    # A root may repeat the content of a definition, as the type of a tree's root does.
+    # The root may equal a definition: for example, the root of a tree is a node like all others.
     own = texts[_ROOT], [keys[target] for target in links[_ROOT]]
     for pointer in texts:
         if pointer != _ROOT and own == (texts[pointer], [keys[target] for target in links[pointer]]):
@@ -111,7 +111,7 @@ def closure(keys: Iterable[str], definitions: Mapping[str, SharedDefinition]) ->
 def assign_names(definitions: Iterable[SharedDefinition], taken: Iterable[str] = ()) -> dict[str, str]:
     """Return a unique name for each key.
 
-    The first definition with a name keeps it; digits of their keys are appended to the names of the others.
+    The first definition with a name keeps it. The others with this name get digits of their keys appended.
     """
     names: dict[str, str] = {}
     used = set(taken)
@@ -202,9 +202,9 @@ def _cycle_keys(
 ) -> dict[str, str]:
     """Return the keys of schemas that refer to each other.
 
-    Each hash starts with the content of its schema. In every round, the hashes of the targets are added to it, until
-    a round does not tell more schemas apart. A key also contains the set of all hashes, because equal hashes in two
-    different cycles could still become different in a later round.
+    The first hash of a schema covers its content. Each round adds the hashes of the schemas that it refers to, until a
+    round distinguishes no more schemas. A key also covers the hashes of the whole cycle: two cycles may have equal
+    hashes that only a further round would distinguish.
     """
     hashes = {pointer: _digest(texts[pointer]) for pointer in component}
     distinct = 0

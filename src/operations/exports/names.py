@@ -16,7 +16,7 @@ _NOT_PROPERTY = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 def tool_names(operation_ids: Iterable[str]) -> dict[str, str]:
-    """Return a tool name for each id, all different: `github.repos/get` is `github_repos_get`.
+    """Return a tool name for each id, all different: `github.repos/get` becomes `github_repos_get`.
 
     A name that is too long, or that two ids would share, ends in a hash of its id. Names do not depend on the order of
     the ids.

@@ -37,7 +37,7 @@ _QUOTED_OR_NAME = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\b\w+""")
 
 
 def refer_by_key(key: str) -> str:
-    """Return the key of a definition, which `TypeWriter` uses as the reference to it."""
+    """Return `key`: in `TypeWriter`, the reference to a definition is its key."""
     return key
 
 
@@ -65,7 +65,7 @@ class TypeWriter:
         return self._annotation(self.hoisted(document, hint).schema(refer_by_key), hint, 0)
 
     def imports(self) -> str:
-        """Return the imports of types that have the name of an operation."""
+        """Return imports for types that have the name of an operation: `from builtins import list as _list`."""
         return "".join(f"from {_SOURCES[name]} import {name} as _{name}\n" for name in self._hidden)
 
     def visible(self, annotation: str) -> str:

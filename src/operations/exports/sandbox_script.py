@@ -33,7 +33,7 @@ _MAX_DEPTH = 100
 _MAX_NODES = 200_000
 _MAX_CHARACTERS = 16 * 1024 * 1024
 _SUSPENSIONS = 1_000
-"""Suspensions of the sandbox that a script may cause by imports and name lookups; each call adds to this number."""
+"""How often imports and name lookups may suspend the sandbox; each allowed call adds three suspensions."""
 
 
 class ScriptCalls(Protocol):

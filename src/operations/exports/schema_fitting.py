@@ -17,9 +17,9 @@ from operations.exports.schema_subsets import Subset
 from operations.schema.parts import OF_ARRAYS, OF_OBJECTS, SchemaParts, kinds_of, type_of
 
 OMIT = "__omit__"
-"""The value with which a model omits an optional property if the provider requires every property.
+"""The string that a model sends to omit an optional property, if the provider requires every property.
 
-It is used only for properties that accept null; otherwise null omits a property.
+It is used only for properties that accept null. Other properties are omitted by null.
 """
 _KNOWN = frozenset(
     (
@@ -225,7 +225,10 @@ class _Fitter:
         return self._described(fitted, schema, lost)
 
     def _optional(self, fitted: dict[str, Any], child: Any) -> dict[str, Any]:
-        """Return the schema of an optional property if every property is required: null, or else `OMIT`, omits it."""
+        """Return the schema of an optional property for a provider that requires every property.
+
+        Null omits the property, or `OMIT` if null is a valid value.
+        """
         if self._parts.accepts_null(child):
             exact = {"enum": [OMIT]} if self._has_room([OMIT]) else {"pattern": f"^{OMIT}$"}
             unset = {"type": "string", **exact}

@@ -75,7 +75,7 @@ _GROUP = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 
 
 class SearchTools(FixedTools):
-    """Three tools in place of a tool set's many: a model searches, reads signatures, and calls by id.
+    """Three tools in place of a large tool set: a model searches, reads signatures, and calls by id.
 
     The three tools find and call exactly the operations of the tool set, with its identity, approval and rendering.
     """
@@ -220,7 +220,7 @@ def _line(group: str, names: Sequence[str], most: int) -> str:
 
 
 def _largest_groups(head: str, groups: dict[str, list[str]], room: int) -> str:
-    """Return the groups with the most operations, if not all groups fit into `room` characters."""
+    """Return the largest groups that fit into `room` characters, and the number of the other groups."""
     lines, used = [head], len(head)
     for group, names in sorted(groups.items(), key=lambda each: -len(each[1])):
         line = f"{group} ({len(names)})"

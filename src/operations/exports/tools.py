@@ -50,11 +50,11 @@ class ToolOptions(TypedDict, total=False):
     """Options of a tool set."""
 
     allow: Iterable[str]
-    """Shell patterns of ids; an operation that matches any of them is selected. Without patterns, all are."""
+    """Shell patterns of ids; an operation that matches one of them is selected. Without patterns, all are selected."""
     deny: Iterable[str]
-    """Shell patterns of ids; an operation that matches any of them is left out."""
+    """Shell patterns of ids; an operation that matches one of them is left out."""
     tags: Iterable[str]
-    """Tags of which an operation needs at least one to be selected; empty for any."""
+    """Tags; an operation with at least one of them is selected. Without tags, all are selected."""
     read_only: bool
     """Whether mutations are left out."""
     identity: Identity | None

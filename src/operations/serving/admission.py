@@ -21,7 +21,7 @@ from operations.serving.refusals import RefusedError
 
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 ONCE = (b"host", b"origin", b"authorization", b"x-api-key", b"content-length", b"content-type", b"idempotency-key")
-"""Headers that a request may contain only once, because a proxy could use another of two values than this server."""
+"""Headers that a request may contain only once. Of two values, a proxy could use one and this server the other."""
 _MAX_HOSTS = 1_000
 _MAX_TOKEN = 16_384
 _SITE = b"sec-fetch-site"
@@ -55,7 +55,7 @@ class Caller:
         self.identity = identity
         self.client_address = client_address
         self.key = f"a:{client_address}" if identity is None else f"i:{identity.id}"
-        """Key by which limits count this caller and responses are stored: the identity, or the address if anonymous."""
+        """Key of the caller for limits and stored responses: the identity, or the address of an anonymous caller."""
         self.headers = headers
         """The headers of the request by name; None if they were not read."""
         self._exposure = exposure

@@ -30,7 +30,7 @@ class RefusedError(CallError):
 def public_error(error: CallError, operation_id: str) -> CallError:
     """Return an error for a remote caller, without the text of an exception that a handler raised.
 
-    Such an error is recognised by its details. It has no `__cause__` if it comes from another process.
+    Such an error is recognised by its details, because an error from another process has no `__cause__`.
     """
     details = error.details
     if error.code is not ErrorCode.EXECUTION_ERROR or not isinstance(details, dict) or "type" not in details:

@@ -33,7 +33,7 @@ _STARTED_WITHIN = 10.0
 
 
 class HTTPServer:
-    """Serves an application within an `async with` block. At the end of the block running calls may finish.
+    """Serves an application within an `async with` block. At the end of the block, running calls may finish.
 
     `address` is `host:port`, `:port` for all interfaces, or a port on loopback. Serving without authentication on other
     addresses than loopback requires `insecure=True`.
@@ -166,9 +166,9 @@ def is_loopback(host: str) -> bool:
 
 
 def check_exposure(host: str, *, has_authenticator: bool, has_hosts: bool, insecure: bool) -> None:
-    """Raise ValueError if it is not safe to serve on a host.
+    """Raise ValueError for a host beyond loopback without authentication or without accepted host names.
 
-    `has_hosts` tells whether the application accepts other host names than those of loopback.
+    `has_hosts` is true if the application accepts host names beyond those of loopback.
     """
     if is_loopback(host):
         return

@@ -38,7 +38,7 @@ class InvalidStateError(Exception):
 
 
 class CallKey(msgspec.Struct, frozen=True):
-    """What identifies the call of a state: operation, hash of the input, and caller."""
+    """Identifies the call that a state belongs to: operation, hash of the input, and caller."""
 
     operation_id: str
     input_hash: str

@@ -94,7 +94,7 @@ class WebSocketEndpoint(RouteObserver):
         await self.close()
 
     async def close(self) -> None:
-        """Close every connection; peers may reconnect. A passed `hub` keeps its connections: its owner closes it."""
+        """Close every connection; peers may reconnect. A passed `hub` keeps its connections."""
         router = self._hub.router
         router.observers = tuple(observer for observer in router.observers if observer is not self)
         if self._handler is not None:
@@ -126,7 +126,7 @@ class _NoTokens:
 
 
 def _verified_token(scope: Scope, caller: Caller) -> str | None:
-    """Return the token that the application verified. A handshake may contain a second one, which nobody verified."""
+    """Return the token that the application verified. A handshake may contain a second, unverified token."""
     token = find_token(caller.headers if caller.headers is not None else read_headers(scope))
     return websocket_token(scope) if token is None else token
 

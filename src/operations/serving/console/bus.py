@@ -153,7 +153,7 @@ class BusWorkers:
     def _count(self, known: _KnownWorker, payload: WorkerPayload) -> None:
         """Count the calls that ended since the last heartbeat.
 
-        The first heartbeat adds no calls: its totals are the values that later ones are compared with.
+        The first heartbeat adds no calls: later heartbeats are compared with its totals.
         """
         number = int(self._clock()) // _STEP
         calls, failures = payload.finished - known.finished, payload.failed - known.failed

@@ -275,6 +275,6 @@ def _read_query(query: bytes) -> Parameters:
             raise ValueError
         pairs = parse_qsl(query.decode("ascii"), max_num_fields=_MOST_PARAMETERS)
     except ValueError:
-        message = f"the query has at most {_LONGEST_QUERY} characters and {_MOST_PARAMETERS} parameters"
+        message = f"invalid query: expected at most {_LONGEST_QUERY} characters and {_MOST_PARAMETERS} parameters"
         raise RefusedError(400, ErrorCode.VALIDATION_ERROR, message, "PARAMETER") from None
     return dict(pairs)

@@ -53,7 +53,7 @@ Entry = tuple[int, Change, CallRecord]
 
 
 class EventLog:
-    """A ring buffer of changes. Each reader has its own position: a slow reader misses changes, but delays nobody."""
+    """A ring buffer of changes. Each reader has its own position: a slow reader misses changes, but delays no other."""
 
     def __init__(self, size: int = _MOST_EVENTS) -> None:
         self.epoch = os.urandom(6).hex()
@@ -69,7 +69,7 @@ class EventLog:
         self._ring[self.last % self._size] = change, record
 
     def after(self, position: int) -> tuple[list[tuple[int, Change, CallRecord]], int]:
-        """Return the changes after a position, each with its number, and how many of them the ring no longer has."""
+        """Return the stored changes after a position, each with its number, and the number of changes already lost."""
         first = max(position + 1, self.last - self._size + 1, 1)
         found = []
         for number in range(first, self.last + 1):

@@ -35,7 +35,7 @@ _TYPES = {
 _COMPRESSED = frozenset({"css", "html", "js", "json", "map", "svg", "txt"})
 _INDEX = "index.html"
 _FILES = "assets/"
-"""The directory of built files. A missing file in it is 404; every path outside it shows a screen of the page."""
+"""The directory of built files. A missing file in it has status 404; every other path shows a screen of the page."""
 _HASHED = re.compile(r"assets/.+-[\w-]{8}\.\w+")
 """Names of files that contain a digest of the file, so that browsers can cache the file for a year."""
 _YEAR = b"public, max-age=31536000, immutable"

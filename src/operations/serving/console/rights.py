@@ -1,4 +1,4 @@
-"""Viewer: what one caller may see and do in the console. It depends on the identity only, not on knowing an id."""
+"""Viewer: what one caller may see and do in the console. Only the identity gives rights; knowing an id gives none."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Viewer:
     def is_own(self, record: CallRecord) -> bool:
         """Whether the caller made a call, or the outer call of a nested one.
 
-        On a server without an authenticator, callers cannot be distinguished: the calls of one are the calls of all.
+        A server without an authenticator cannot distinguish callers: there, every call counts as the caller's.
         """
         return self.is_known and record.caller == self.name and (self.name is not None or self.is_open)
 

@@ -193,7 +193,7 @@ class DocumentCache:
     def _write(
         self, key: _Key, visible: Mapping[str, Operation[Any]], exposed: Mapping[str, Operation[Any]]
     ) -> EncodedDocument:
-        """Return a document. Only one thread at a time runs this method, and nobody changes the mappings meanwhile."""
+        """Return a document. Only one thread at a time runs this method, and the mappings do not change meanwhile."""
         if key.generation != self._generation:
             self._forget_changed(exposed)
             self._generation = key.generation
@@ -334,4 +334,4 @@ PAGES = {
     "/~/docs.js": _read("docs.js", "text/javascript; charset=utf-8"),
     "/~/docs.css": _read("docs.css", "text/css; charset=utf-8"),
 }
-"""The files by path."""
+"""The files of the documentation page, by path."""

@@ -48,7 +48,7 @@ _RETRY = b"retry: 2000\n\n"
 _HEARTBEAT = b":\n\n"
 _MAX_BUFFERED = 64 << 10
 _MAX_PUSHED = 64
-"""Number of unsent events from which the handler waits until the server has sent them; `_MAX_BUFFERED` for bytes."""
+"""Number of unsent events at which a handler must wait before it sends more; `_MAX_BUFFERED` is the limit in bytes."""
 
 
 class StreamRequest(msgspec.Struct, kw_only=True):
@@ -127,7 +127,7 @@ class EventStreams:
         return stream.name in self._resumable
 
     def forget(self, stream: _Stream) -> None:
-        """Make a stream no longer resumable. Stop counting it, if it has ended."""
+        """End the resumption of a stream. If the stream has ended, stop counting it."""
         self._resumable.pop(stream.name, None)
         if stream.is_over and stream.is_counted:
             stream.is_counted = False
@@ -196,7 +196,7 @@ class _Stream:
         )
 
     def ended(self, envelope: ResponseEnvelope[Any] | None, error: CallError | None) -> None:
-        """Store the outcome of the stream, and send the last event. If it is a call, send the result before that."""
+        """Store the outcome, and send the last event. The result of a call, `envelope`, is sent before it."""
         if envelope is not None:
             try:
                 self.emit(envelope)

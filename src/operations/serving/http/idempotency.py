@@ -162,7 +162,7 @@ def store_key(operation_id: str, key: bytes) -> bytes:
 
 
 def fingerprint_of(body: bytes, content_type: bytes | None) -> bytes:
-    """Return a hash of a body and its content type, to tell whether a request is a repetition of an earlier one."""
+    """Return a hash of a body and its content type, by which a repeated request is recognised."""
     return blake2b((content_type or b"").strip().lower() + b"\n" + body, digest_size=16).digest()
 
 

@@ -140,7 +140,7 @@ class JobEndpoint:
 
 
 def read_preference(headers: Mapping[bytes, bytes]) -> float | None:
-    """Return the seconds for which a client prefers to wait before a 202 (RFC 7240); None if it asks for no 202."""
+    """Return for how many seconds a client waits for the result (RFC 7240); None if it does not request a job."""
     header = headers.get(b"prefer")
     if header is None:
         return None

@@ -131,8 +131,8 @@ class MCPCalls:
     async def call_for_data(self, tool: Tool, input: Any, info: RequestInfo, client: Client | None) -> Any:
         """Run an operation for a script, and return its data; for a stream, a list of items.
 
-        Errors that are raised have no text of an exception. `client` receives the questions of the operation: the whole
-        script is suspended, not the single call.
+        A raised error does not contain the text of an exception. `client` receives the questions of the operation: the
+        whole script is suspended, not the single call.
         """
         operation = tool.operation
         try:
@@ -257,7 +257,7 @@ class MCPCalls:
         )
 
     async def _follow(self, tool: Tool, input: Any, info: RequestInfo, client: Client | None) -> Result:
-        """Return the first items of a stream. A client that is a registry of this library gets each as progress."""
+        """Return the first items of a stream; to a registry of this library, send every item as progress."""
         request = self._request(tool.operation, input, info, client, is_stream=True)
         items: list[Any] = []
         stream = self.dispatcher.stream(request)

@@ -132,7 +132,7 @@ class MCPServer:
         return page
 
     def check_size(self, name: str, result: bytes) -> CallError | None:
-        """Return the error for a result that is larger than a response may be; None for any other."""
+        """Return the error for a result that exceeds the limit on responses; None for any other result."""
         limit = self.limits.response_bytes
         return too_large(name, "result", len(result), limit, "yes") if len(result) > limit else None
 

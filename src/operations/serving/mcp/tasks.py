@@ -43,7 +43,7 @@ POLL_MS = 1_000
 _MAX_CLIENTS = 10_000
 _CLIENTS_PER_IDENTITY = 64
 _ASK_WITHIN = 1.0
-"""Seconds to wait for the first question of a `questions-first` call. Then it becomes a task, which asks the others."""
+"""Seconds to wait for the first question of a `questions-first` call. After that, it becomes a task that can ask."""
 _ENDED = {JobState.DONE: "completed", JobState.CANCELLED: "cancelled", JobState.DEAD: "failed"}
 
 
@@ -54,7 +54,7 @@ class TaskCreated(msgspec.Struct, frozen=True):
 
 
 class _TaskClient(AskingClient):
-    """The client of a task of this process. The job of the task has the only reference, and drops it when it ends."""
+    """The client of a task of this process. Only the job of the task refers to it, until the job ends."""
 
     def __init__(self, key: CallKey, owner: str, capabilities: Any, has_room: Callable[[], bool]) -> None:
         super().__init__(_NoSlots(), capabilities, None, has_room)

@@ -231,7 +231,7 @@ class ToolList:
         if page is None:
             tools = visible[start : start + PAGE]
             generation = self._generation
-            # In a thread, as the first use of a tool converts its schemas.
+            # In a thread, because the first use of a tool converts its schemas.
             await asyncio.to_thread(_encode_tools, tools, modern=modern)
             last = tools[-1].operation.id if start + PAGE < len(visible) else None
             page = self.join([tool.modern if modern else tool.legacy for tool in tools], last, modern=modern)

@@ -158,7 +158,7 @@ class MCPCaller:
     async def _is_removed(self, request: MCPRequest) -> bool:
         """Whether the server no longer has the tool of a failed request, according to a new list of tools.
 
-        The error code does not tell: servers use the same code for unknown tools and for invalid arguments.
+        The error code is not enough: servers use the same code for unknown tools and for invalid arguments.
         """
         if request.method != "tools/call":
             return False
@@ -238,7 +238,7 @@ def _selected(identity: Identity, fields: Sequence[str]) -> dict[str, Any]:
 def as_json(params: Mapping[str, Any], max_bytes: int) -> dict[str, Any]:
     """Return the parameters as plain JSON values; raise `VALIDATION_ERROR` for other values and for too large ones.
 
-    They are checked before they are sent, because a value that cannot be encoded would end the session of all calls.
+    Parameters are checked before they are sent: a value that cannot be encoded would end the session for all calls.
     """
     try:
         encoded = msgspec.json.encode(params)

@@ -158,7 +158,7 @@ class ErrorReportingClient(httpx2.AsyncClient):
     async def _open_notifications(self, request: httpx2.Request, options: dict[str, Any]) -> httpx2.Response:
         """Open the stream of notifications, with more retries than the SDK.
 
-        Detects an expired session before a call does.
+        This also detects an expired session before a call does.
         """
         request.extensions["timeout"] = {**request.extensions.get("timeout", {}), "read": None}
         pauses = iter((0.1, 0.2, 0.5, 1.0, 2.0))

@@ -203,7 +203,7 @@ class ToolRunner:
     async def _run_task(
         self, request: MCPRequest, context: OperationContext, on_progress: OnProgress | None
     ) -> Mapping[str, Any]:
-        """Run the tool as a task of protocol version 2025-11-25; `tasks/result` is answered when the task ends."""
+        """Run the tool as a task of protocol version 2025-11-25; the response to `tasks/result` comes when it ends."""
         request = msgspec.structs.replace(request, params={**request.params, "task": {}}, repeatable=False)
         try:
             created = await self.calls.call(request, context, on_progress)

@@ -71,7 +71,7 @@ class HTTPRetry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HTTPLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits above which a call fails with an error."""
+    """Limits of an API's responses, redirects and connections."""
 
     response_bytes: int = 64 * 1024 * 1024
     """Maximum size of a decompressed body; downloads to a file are not limited."""

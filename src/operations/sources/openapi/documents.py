@@ -87,9 +87,9 @@ _ESCAPES = re.compile(
 """Backslashes, pairs of surrogates, and lone surrogates, as JSON text escapes them."""
 _LONE = len(r"\ud800")
 _MAX_DIGITS = 640
-"""Longest integer that is read as one; any limit that a process can set for `int` is higher."""
+"""Maximum number of digits of an integer; a longer one becomes a float. Python's own limit is never lower."""
 _MAX_REFERENCES = 100
-"""Largest number of references that lead to one target: each path of a document may start at the same long chain."""
+"""Maximum length of a chain of references; every path of a document may refer to the same long chain."""
 
 Read = Callable[[str], Awaitable[bytes | str]]
 
@@ -345,7 +345,7 @@ class Documents:
 async def read_referenced_files(documents: Documents, text: bytes | None, read: Read, *, directory: str) -> list[str]:
     """Read every referenced file in `directory`, also indirectly referenced ones; return the failures.
 
-    `text` is the main document's JSON, if it is JSON: searching it is faster than walking the tree.
+    `text` is the main document if it is JSON: searching the text is faster than walking the tree.
     """
     address = documents.root.address
     found = _search_references(text) if text is not None else _walk_references(documents.root.value)

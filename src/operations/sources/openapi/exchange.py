@@ -252,8 +252,8 @@ class RedirectChain:
         body = self._body
         if not self._is_intact or (body is not None and body.consumed):
             return None
-        next_request = body.chunks() if body is not None and body.data is None else request.body
-        return msgspec.structs.replace(request, url=url, headers=headers, body=next_request)
+        content = body.chunks() if body is not None and body.data is None else request.body
+        return msgspec.structs.replace(request, url=url, headers=headers, body=content)
 
     def _with_key(self, url: str) -> str:
         """Return the URL with the credentials that are sent in the query, if the redirect dropped them."""
@@ -293,16 +293,16 @@ class CachedResponse(msgspec.Struct, frozen=True):
         """Return the headers that make a request conditional: the server sends the body only if it has changed."""
         headers = self.meta.headers
         return [
-            (request_headers.title(), headers[validator])
-            for request_headers, validator in _VALIDATORS.items()
+            (condition.title(), headers[validator])
+            for condition, validator in _VALIDATORS.items()
             if validator in headers
         ]
 
     def renewed(self, headers: Sequence[tuple[str, str]]) -> ResponseEnvelope[Any]:
         """Return the cached response with the headers of the 304 response."""
         fresh = http_meta(304, headers)
-        cached = {name: value for name, value in fresh.headers.items() if not name.startswith("content-")}
-        meta = msgspec.structs.replace(self.meta, headers={**self.meta.headers, **cached})
+        updated = {name: value for name, value in fresh.headers.items() if not name.startswith("content-")}
+        meta = msgspec.structs.replace(self.meta, headers={**self.meta.headers, **updated})
         return ResponseEnvelope(copy.deepcopy(self.envelope.data), meta)
 
 

@@ -254,7 +254,7 @@ def _member_schemas(
 
 
 def _require_sent(schema: Any, kind: str | None, encoding: Mapping[str, Any]) -> Any:
-    """Return a required form property's schema without the values that would not be sent: empty ones and null."""
+    """Return a required form property's schema without null and empty values, which would not be sent."""
     if schema is True:
         return {"not": {"type": "null"}}
     if styled_parameter("", encoding) is None and (kind != "array" or is_json(first_type(encoding) or "")):

@@ -112,7 +112,7 @@ class OwnEndpoint:
             stream=self.stream if "stream" in ways else None,
             threaded=False,
             dump=None,
-            schema_applies=_is_normalised,
+            schema_applies=_schema_never_applies,
         )
 
     def notes(self) -> list[str]:
@@ -315,7 +315,7 @@ async def _events(response: HTTPResponse, parser: SSEParser) -> AsyncIterator[Se
             yield event
 
 
-def _is_normalised(envelope: ResponseEnvelope[Any]) -> bool:
+def _schema_never_applies(envelope: ResponseEnvelope[Any]) -> bool:
     """Return False: the serving registry has already applied the output schema."""
     return False
 

@@ -51,8 +51,8 @@ class PreparedRequest(msgspec.Struct, frozen=True):
         if credentials is NO_CREDENTIALS and self.cookies is None:
             return headers
         if credentials.headers:
-            preview = [pair for pair in credentials.headers if pair[0].lower() not in self.own]
-            headers = override_headers(headers, list({name.lower(): (name, value) for name, value in preview}.values()))
+            added = {pair[0].lower(): pair for pair in credentials.headers if pair[0].lower() not in self.own}
+            headers = override_headers(headers, list(added.values()))
         if (self.cookies is None and not credentials.cookies) or "cookie" in self.own:
             return headers
         cookies = "; ".join(_replace_pairs((self.cookies or "").split("; "), credentials.cookies, str))
@@ -176,9 +176,9 @@ def _fill_variables(server: Mapping[str, Any], given: Mapping[str, str]) -> str:
         url = url.replace(f"{{{name}}}", value)
     variables = server.get("variables")
     for name, variable in variables.items() if isinstance(variables, Mapping) else ():
-        problem = variable if isinstance(variable, Mapping) else {}
-        choices = problem.get("enum")
-        default = problem.get("default", choices[0] if isinstance(choices, list) and choices else None)
+        declared = variable if isinstance(variable, Mapping) else {}
+        choices = declared.get("enum")
+        default = declared.get("default", choices[0] if isinstance(choices, list) and choices else None)
         if default is not None:
             url = url.replace(f"{{{name}}}", str(default))
     return url

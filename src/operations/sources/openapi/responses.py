@@ -84,7 +84,7 @@ def _as_utf8(body: bytes, content_type: str) -> bytes:
 
 
 def _text(body: bytes, content_type: str) -> str | None:
-    """Return the text of a body; None if its character set is unknown, or not that of the body."""
+    """Return the text of a body; None if the declared character set is unknown or wrong."""
     try:
         codec = codecs.lookup(charset(content_type))
         return None if codec.name in _SLOW_CODECS else body.decode(codec.name)

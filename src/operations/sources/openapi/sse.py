@@ -224,7 +224,7 @@ class SSEParser:
             elif (first := line[0]) == _D and (line.startswith(b"data:") or line[:stop] == b"data"):
                 value = line[5:stop]
             elif first == _E and line.startswith(b"event: "):
-                # Most types are those of the event before.
+                # Most events have the type of the event before.
                 type_ = known_type if line == type_line else line[7:stop].decode("utf-8", "replace") or "message"
                 type_line, known_type = line, type_
                 continue

@@ -84,7 +84,7 @@ class SessionEvents(EventStore):
 
 
 class _Session(msgspec.Struct, eq=False):
-    """What is known of a session."""
+    """A session of the SDK, with the data for the limits of its caller."""
 
     owner: str
     """The caller to whose limits the session counts (`Caller.key`)."""
@@ -227,7 +227,9 @@ class SDKSessions:
             if excess <= 0:
                 return
             excess -= session.bytes
-            _log.warning("an MCP session of %r was ended: the sessions of this caller keep too large messages", owner)
+            _log.warning(
+                "an MCP session of %r was ended: the large messages of this caller's sessions exceed the limit", owner
+            )
             del self._sessions[session_id]
             ending = asyncio.create_task(self._manager._server_instances[session_id].terminate())
             self._ending.add(ending)

@@ -1,6 +1,6 @@
 """SDKServer: the low-level server of the SDK with the handlers of MCPServer. SDKClient: the client of a request.
 
-The text of an exception is not sent.
+Clients never receive the text of an exception.
 """
 
 from __future__ import annotations
