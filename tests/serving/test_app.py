@@ -17,8 +17,9 @@ from operations.context import Identity
 from operations.errors import CallError
 from operations.identity import Principal
 from operations.identity.api_keys import APIKeys
-from operations.serving import Limits, app
+from operations.serving import HTTPServer, Limits, app, mcp_server
 from operations.serving.audit import AuditRecord
+from operations.sources.mcp import MCPClientConfig, create_mcp_client
 from tests.serving.asgi_client import events_of, exchange, following, post, request
 from tests.serving.shop import Shop, tokens
 
@@ -321,3 +322,21 @@ def test_authenticators_and_limits_are_checked_when_the_application_is_made() ->
     with pytest.raises(CallError, match=r"limits: unknown key 'concurency': expected one of .*concurrency"):
         app(registry, limits={"concurency": 4})
     assert app(registry, limits={"concurrency": 4}).settings.limits == Limits(concurrency=4)
+
+
+async def test_an_mcp_server_serves_nothing_but_mcp(shop: Shop) -> None:
+    served = mcp_server(shop.registry, authenticator=tokens())
+    credentials = {"authorization": "Bearer reader-token"}
+    async with HTTPServer(served, "127.0.0.1:0") as server:
+        config = MCPClientConfig(url=f"{server.url}/mcp", headers=credentials)
+        async with create_mcp_client("far", config) as client:
+            registry = OperationRegistry(client.operations)
+            envelope = await registry.execute("far.shop.quote", {"item": "tea"})
+            assert envelope.data == (await shop.registry.execute("shop.quote", {"item": "tea"})).data
+        for path in ("/shop/quote", "/openapi.json", "/docs", "/~/jobs/1"):
+            answer = await request(served, "GET", path, headers=credentials)
+            assert (answer.status, answer.json["code"]) == (404, "OPERATION_NOT_FOUND")
+            assert "/mcp" in answer.json["detail"]
+            assert (await request(served, "GET", path)).status == 401
+    with pytest.raises(ValueError, match="console"):
+        mcp_server(shop.registry, console=True)

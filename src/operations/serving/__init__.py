@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from operations.serving.app import ServedApp, app
+from operations.serving.app import ServedApp, app, mcp_server
 from operations.serving.limits import Limits
 
 if TYPE_CHECKING:
     from operations.serving.server import HTTPServer, serve_http
 
-__all__ = ["HTTPServer", "Limits", "ServedApp", "app", "serve_http"]
+__all__ = ["HTTPServer", "Limits", "ServedApp", "app", "mcp_server", "serve_http"]
 
 
 def __getattr__(name: str) -> Any:

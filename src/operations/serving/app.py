@@ -80,22 +80,14 @@ class ServedApp:
         """Whether `/readyz` reports that the server is shutting down."""
         self.is_draining = False
         """Whether new requests are refused."""
-        self._http = HTTPEndpoint(
-            self.exposure,
-            self.dispatcher,
-            streams=self.streams,
-            limits=limits,
-            audit=self.audit,
-            store=settings.store,
-            jobs=settings.jobs,
-            challenge=settings.challenge,
-        )
         self._mcp = LazyMCP(functools.partial(_make_mcp, self)) if settings.mcp else None
         self._websocket: WebSocketEndpoint | None = None
-        self._default: tuple[Endpoint, str | None] = (self._http, None)
+        self._default: tuple[Endpoint, str | None] = (_refuse_path, None)
         self._endpoints: dict[str, tuple[Endpoint, str | None]] = {}
         """Endpoints by path, each with the token audience that only this endpoint accepts."""
-        self._endpoints[DOCUMENT_PATH] = DocumentEndpoint(_documents(self)), None
+        if settings.http:
+            self._default = _http(self), None
+            self._endpoints[DOCUMENT_PATH] = DocumentEndpoint(_documents(self)), None
         if self._mcp is not None:
             self._endpoints[MCP_PATH] = self._mcp, settings.mcp_audience
         if settings.metrics:
@@ -255,7 +247,7 @@ class ServedApp:
         probed = answer_probe(path, "stopping" if self.is_closing or self.is_draining else None)
         if probed is not None:
             return Response(probed[0], [_PROBE], probed[1])
-        if path in PAGES:
+        if path in PAGES and self.settings.http:
             return PAGES[path].response()
         if path.startswith(METADATA_PATH):
             return self._metadata(path[len(METADATA_PATH) :])
@@ -307,6 +299,32 @@ def app(
             **settings,
         ),
     )
+
+
+def mcp_server(registry: OperationRegistry, **settings: Any) -> ServedApp:
+    """Return a registry as an ASGI application that serves only MCP, at `/mcp`. The settings are those of `app`."""
+    return app(registry, websocket=False, http=False, **settings)
+
+
+def _http(served: ServedApp) -> HTTPEndpoint:
+    settings = served.settings
+    return HTTPEndpoint(
+        served.exposure,
+        served.dispatcher,
+        streams=served.streams,
+        limits=settings.limits,
+        audit=served.audit,
+        store=settings.store,
+        jobs=settings.jobs,
+        challenge=settings.challenge,
+    )
+
+
+async def _refuse_path(scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:
+    """Serve a path without an endpoint: with `http=False`, no operation has a path."""
+    message = f"nothing is served at this path: operations are called over MCP, at {MCP_PATH}"
+    refused = RefusedError(404, ErrorCode.OPERATION_NOT_FOUND, message, "NOT_SERVED")
+    await problem_response(refused, new_request_id()).send(send, head_only=scope["method"] == "HEAD")
 
 
 def _make_mcp(served: ServedApp) -> Any:

@@ -36,6 +36,8 @@ class AppSettings(msgspec.Struct, frozen=True, kw_only=True):
     allow: Iterable[str] = ()
     deny: Iterable[str] = ()
     read_only: bool = False
+    http: bool = True
+    """Whether operations have paths, and are described at `/openapi.json` and `/docs`."""
     mcp: bool = True
     websocket: bool = True
     title: str = "operations"
@@ -77,6 +79,10 @@ class AppSettings(msgspec.Struct, frozen=True, kw_only=True):
     """A hub whose spokes connect at `/ws`; by default, an internal hub serves the registry there."""
     store: IdempotencyStore | None = None
     """The store of responses to mutations with an `Idempotency-Key`; in memory by default."""
+
+    def __post_init__(self) -> None:
+        if self.console and not self.http:
+            raise ValueError("invalid console=True with http=False: the console calls operations at their paths")
 
     @property
     def accepted_hosts(self) -> tuple[str, ...]:
