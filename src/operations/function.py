@@ -291,7 +291,7 @@ class _FunctionCall:
         return ()
 
     def _make_load(self) -> Load | None:
-        """Make the function that converts inputs; called at the first use."""
+        """Store and return the function that converts inputs; None if inputs need no conversion."""
         load = self._load = self._record.load
         return load
 

@@ -16,7 +16,8 @@ from operations.spec import Operation
 def validate_input(operation: Operation[Any], input: Any, *, bounded: bool = False) -> Any:
     """Return the input for the handler, or raise one `VALIDATION_ERROR` with every problem.
 
-    With `bounded`, and for callers without scopes and resources, the number of listed problems is limited.
+    The number of listed problems is limited if `bounded` is true, or if the current caller has neither scopes nor
+    resources.
     """
     value = {} if input is None else input
     if operation.split_files is None:

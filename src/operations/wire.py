@@ -65,7 +65,7 @@ def encode_any(value: Any) -> bytes:
 
 
 def decode_json(data: bytes | bytearray | memoryview | str) -> Any:
-    """Decode JSON, including encoded bytes; raise `VALIDATION_ERROR` for malformed text."""
+    """Decode JSON, and convert `{"$bytes": …}` in it to bytes; raise `VALIDATION_ERROR` for malformed text."""
     data = data if isinstance(data, (bytes, str)) else bytes(data)
     try:
         value = _decode_json(data)

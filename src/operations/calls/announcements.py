@@ -39,7 +39,7 @@ _log = logging.getLogger("operations")
 _ACKNOWLEDGED_WITHIN = 2.0
 """Seconds for which a worker that leaves waits for the hub's confirmation."""
 _ANSWER_SECONDS = 0.05
-"""Largest time in each second for sending announcements to single peers that request them, in seconds.
+"""How many seconds of each second are spent at most on announcements to single peers that request one.
 
 When the time is used up, further peers wait until the end of the second, when one announcement is sent to all peers.
 """

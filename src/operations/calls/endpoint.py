@@ -134,9 +134,9 @@ class SignsNestedCalls(Protocol):
         """Return the root (see `RootRequest`) of the request that is being received; None if it is not signed."""
 
     def record(self, event: CallRequested) -> Coroutine[Any, Any, bool] | None:
-        """Return a coroutine that adds the request that is being received to the record that all workers share.
+        """Return a coroutine that adds the current request to the list of accepted requests, which all workers share.
 
-        The coroutine returns False for a duplicate. Return None if the request is not added to the record.
+        The coroutine returns False if the request is already in the list. Return None if this request is not listed.
         """
 
 

@@ -120,7 +120,7 @@ class CreditPayload(_CallPayload):
 
 
 class AnnouncementPayload(msgspec.Struct, rename="camel", omit_defaults=True):
-    """Payload of `worker.announced`: all operations of a worker."""
+    """Payload of `worker.announced`: the operations of a worker, or the part of them that fits in one message."""
 
     worker_id: _Id
     generation: int

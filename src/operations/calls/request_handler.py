@@ -318,7 +318,7 @@ class Reply(msgspec.Struct, eq=False):
     holder: Holder | None = None
     """The caller for which the memory of the request is counted; None if it is not limited."""
     held: int = 0
-    """The memory of the request that is counted now."""
+    """The number of bytes that are counted for the request at present."""
     is_stored: ClassVar[bool] = False
     """Whether the request was stored by its transport."""
 

@@ -98,7 +98,10 @@ def no_config(args: ParsedArguments) -> str:
 
 
 def config_file(args: ParsedArguments) -> Path:
-    """Return the path of the configuration, or if there is none, the path of a new one in this directory."""
+    """Return the path of the configuration.
+
+    If there is none, return the path for a new one: in the directory of `--config`, or in the current directory.
+    """
     found = search(args)
     if found.path is None and not found.refused:
         return Path(args.config or ".").expanduser().absolute() / FILE_NAME

@@ -82,7 +82,7 @@ def editor_directory(path: Path) -> Path:
 
 
 def editor_variables(path: Path) -> dict[str, str]:
-    """Return the variables that VS Code adds to the environment."""
+    """Return the predefined variables of VS Code, such as `${workspaceFolder}`, by name."""
     directory = editor_directory(path)
     return {
         "workspaceFolder": str(directory),

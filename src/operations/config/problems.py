@@ -31,7 +31,7 @@ class ConfigProblem(msgspec.Struct, frozen=True):
         return f"{self.file}:{self.line}: {subject}{self.message}"
 
     def _option(self) -> str:
-        """Return the option with the problem: the key is `sources.mcp.url` or `sources.api.headers.Authorization`."""
+        """Return the command-line option that has the problem, such as `--mcp` for the key `sources.mcp.url`."""
         source, setting, name = (*self.key.split(".", 3)[1:], "")[:3]
         return f"--header {name}" if setting == "headers" else "--mcp" if source == "mcp" else "--openapi"
 

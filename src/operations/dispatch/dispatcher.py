@@ -267,7 +267,9 @@ class Dispatcher:
         yield Measure("operations_dispatcher_waiting", self.slots.waiting.size)
 
     async def call(self, request: Request) -> ResponseEnvelope[Any]:
-        """Run a call in the current task; return or raise no later than the deadline of the call.
+        """Run a call in the current task; raise `TIMEOUT` when its deadline passes.
+
+        A handler that ignores its cancellation may delay the error by `GRACE_SECONDS`.
 
         When the call first suspends, `request.suspended` is called with an object whose `stop` method ends the call.
         """

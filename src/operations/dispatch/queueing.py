@@ -252,7 +252,7 @@ class Backpressure:
             self._resume_next()
 
     async def wait(self, caller: str) -> None:
-        """Wait until a response to `caller` may be sent. The code that waits must send it before its next await."""
+        """Wait until a response to `caller` may be sent. After that, send the response before any other await."""
         response = _Response(caller)
         self._waiting.add(response)
         try:

@@ -1,4 +1,4 @@
-"""HTTP clients: a Protocol with one method, implemented on pyreqwest (default) and httpx2."""
+"""HTTP clients: the Protocol `HTTPClient`, implemented on pyreqwest (default) and httpx2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The HTTP client Protocol: one method sends a request and returns the response head and its body in pieces.
+"""The Protocol of HTTP clients: `send` sends a request and returns the response head, and the body in pieces.
 
 A client knows nothing of operations, OpenAPI, retries, redirects, cookies or credentials: it sends what it is given.
 This module also has the checks and the errors that all clients share: a request that cannot be sent unchanged is

@@ -36,7 +36,7 @@ class cached_attribute(Generic[T]):  # noqa: N801  (used like `property`)
 
 
 class LazyLock:
-    """A lock of each instance, created on first access: most schemas of a large source are never used."""
+    """A separate lock for each instance, created on first access, because most instances are never used."""
 
     _creating = Lock()
 

@@ -70,7 +70,7 @@ class _Entry(msgspec.Struct):
     id: str
     intent: str
     nouns: frozenset[str]
-    """Stems of the title, except verbs: they name the subject. Without a title, stems of the path or else of the id."""
+    """Stems of the words that name the subject: those of the title, else of the path, else of the id, without verbs."""
     scopes: frozenset[str]
     """Stems of qualifiers in the title and the path, such as `legacy`."""
     last: str

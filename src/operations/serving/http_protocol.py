@@ -192,7 +192,7 @@ class HTTPProtocol(asyncio.Protocol):
         headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """Create the exchange of a complete head."""
+        """Create the exchange of the request whose head is complete, except for an upgrade."""
         self._in_head = False
         self._until = 0.0
         parser = self._parser

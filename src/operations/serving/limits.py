@@ -18,7 +18,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     body_bytes: int = 4 << 20
     body_seconds: float = 30.0
     incoming_bytes: int = 64 << 20
-    """Largest total size of the bodies that one identity sends at the same time, until they have arrived."""
+    """Largest total size of the request bodies of one identity that have not arrived completely."""
     values: int = MAX_VALUES
     """Largest number of JSON values in a large body, if the caller has neither scopes nor resources."""
     response_bytes: int = 64 << 20

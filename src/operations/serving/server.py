@@ -151,7 +151,7 @@ def split_address(address: str | int) -> tuple[str, int]:
         host, port = ("127.0.0.1", text) if text.isdigit() else (text, "8000")
     host = host.removeprefix("[").removesuffix("]") if colon else host
     if not port.isascii() or not port.isdigit() or int(port) > 65_535:
-        raise ValueError(f"invalid address {address!r}: expected host:port, :port or a port")
+        raise ValueError(f"invalid address {address!r}: expected host:port, a host, :port or a port")
     return host or "0.0.0.0", int(port)
 
 

@@ -155,7 +155,7 @@ class SuspendedCalls:
     ) -> T | InputRequired:
         """Run a call, or continue the call of `state`, until it ends or asks a question.
 
-        `owner` is the caller to whose limit the call counts (`Caller.key`).
+        `owner` is the key (`Caller.key`) of the caller whose limit of suspended calls includes this call.
         """
         answers = responses if isinstance(responses, Mapping) else {}
         suspended: _SuspendedCall[Any] | None = None

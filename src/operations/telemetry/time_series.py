@@ -34,7 +34,7 @@ class Row(NamedTuple):
 
 
 class _Cell:
-    """The calls that ended in one step."""
+    """The calls that ended in one step, and the largest sampled numbers of running and of queued calls."""
 
     __slots__ = ("buckets", "failed", "in_flight", "ok", "queued")
 
@@ -75,8 +75,8 @@ ALL: Key = ("", "")
 class TimeSeries:
     """Series of all calls, of each operation and of each worker.
 
-    At most 60,000 steps with calls are kept, of all series together; the oldest are dropped. `levels` returns how many
-    calls run and wait now.
+    A series divides time into steps of 1, 10 and 60 seconds. All series together keep at most 60,000 steps with calls;
+    the oldest are dropped. `levels` returns the current numbers of running and of waiting calls.
     """
 
     def __init__(

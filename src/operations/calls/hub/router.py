@@ -274,8 +274,8 @@ class Router:
         if session.is_worker and not header.as_worker:
             self.counters.rejected += 1
             message = (
-                f"{header.to}: a worker's call needs the grant of a request that it runs; "
-                "outside any request pass as_worker=True to call with the worker's own rights"
+                f"{header.to}: a worker's call needs the grant of a request that the worker is running; "
+                "outside any request, pass as_worker=True to call with the worker's own rights"
             )
             raise _denied(message, "GRANT_REQUIRED")
         return session.caller

@@ -26,7 +26,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "serve": "serve the operations over HTTP, MCP and WebSocket",
         "keys": "manage the API keys that 'ops serve' accepts",
         "hub": "run a hub, which routes calls between processes",
-        "spoke": "serve the operations through a hub, in this process alone",
+        "spoke": "serve the operations through a hub; no other process can serve them",
         "worker": "serve the operations on a hub, Redis or NATS, shared with other workers",
         "install": "register the operations as an MCP server of an editor",
     },

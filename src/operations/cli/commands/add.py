@@ -178,7 +178,7 @@ class EditorFile(NamedTuple):
         return {"file": str(self.path), "state": self.state, "servers": dict(self.servers())}
 
     def servers(self) -> list[tuple[str, str]]:
-        """Return the name of each server, and what using it does: the command it runs or the URL it connects to."""
+        """Return the name and the action of each server: the command that is started, or the URL that is contacted."""
         if self.config is None:
             return []
         actions = {action.name: " ".join(action.text.split()) for action in actions_of(self.config)}

@@ -195,7 +195,10 @@ class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsB
         return stop_both
 
     def _receiver(self, address: str, receive: Receive) -> ReceiveData:
-        """Return a function that passes each message to `receive`; at inboxes and `work.…` messages come in batches."""
+        """Return a function that passes each message to `receive`.
+
+        It splits batches of messages, which arrive only at the addresses `inbox.…` and `work.…`.
+        """
         arrivals = self._arrivals
         if address.startswith("work."):
             return unbatch(receive, arrivals)

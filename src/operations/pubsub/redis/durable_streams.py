@@ -379,7 +379,7 @@ class DurableStreamReader:
 
 
 def _count(digits: bytes) -> int:
-    """Return the number of earlier deliveries; 0 for anything else that a peer wrote into the stream."""
+    """Return the number of earlier deliveries; 0 if a peer wrote something that is not such a number."""
     return int(digits) if digits.isdigit() and len(digits) < _MOST_DIGITS else 0
 
 

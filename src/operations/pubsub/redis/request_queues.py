@@ -148,7 +148,7 @@ class RequestQueues:
         self._bus.spawn(self._take_from(epoch, address))
 
     async def close(self) -> None:
-        """Stop taking requests, and return the requests that were in flight to their queues."""
+        """Stop taking requests. A request that still arrives is queued for another worker, or refused."""
         for address, receivers in list(self._receivers.items()):
             for receive in list(receivers):
                 self.remove(address, receive)

@@ -1,4 +1,7 @@
-"""Topology: the server that has a key: the only server, the sentinels' master, or a cluster's master for its slot."""
+"""Topology: which server has a key.
+
+It is the only server, the master that the sentinels report, or in a cluster the master of the key's slot.
+"""
 
 from __future__ import annotations
 

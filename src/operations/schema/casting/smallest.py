@@ -149,7 +149,10 @@ class Builder:
         yield from self._objects_with(node, "xyz", defaults=False)
 
     def _objects_with(self, node: Node, letters: str, *, defaults: bool = True) -> Iterator[Any]:
-        """Yield objects with required properties, then with optional ones; generated names start with `letters`."""
+        """Yield objects with required properties, then with optional ones.
+
+        A generated name is one of the letters in `letters`, then a letter with a number.
+        """
         made: dict[str, Any] = {}
         for _ in range(4):
             conditions_decided = node.decide_conditions(made)

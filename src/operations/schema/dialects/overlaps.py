@@ -39,9 +39,9 @@ def kinds_overlap(first: Kinds, second: Kinds) -> bool:
 
 
 def covers(wide: Any, narrow: Any, definitions: Mapping[str, Any], depth: int = 0) -> bool:
-    """Whether `wide` certainly accepts every ordinary value that `narrow` accepts.
+    """Return True only if `wide` is known to accept every value that `narrow` accepts.
 
-    Ordinary values have no properties that only `wide` describes.
+    Values with a property that `wide` describes and `narrow` does not are ignored.
     """
     wide, narrow = target_in(definitions, wide), target_in(definitions, narrow)
     if wide is narrow or wide is True:

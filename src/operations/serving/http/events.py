@@ -127,7 +127,7 @@ class EventStreams:
         return stream.name in self._resumable
 
     def forget(self, stream: _Stream) -> None:
-        """End the resumption of a stream. If the stream has ended, stop counting it."""
+        """Make a stream impossible to resume. If it has ended, stop counting it for its caller's limit."""
         self._resumable.pop(stream.name, None)
         if stream.is_over and stream.is_counted:
             stream.is_counted = False

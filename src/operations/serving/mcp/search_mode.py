@@ -32,12 +32,15 @@ _MAX_IDS = 20
 _MAX_ID_LENGTH = 256
 _encode = msgspec.json.Encoder().encode
 RunTool = Callable[[Tool, Any, RequestInfo], Awaitable[Any]]
-"""Calls a tool; may return a task that runs the call."""
+"""Calls a tool; may return a `TaskCreated`: an MCP task that runs the call."""
 T = TypeVar("T")
 
 
 class SearchMode:
-    """Lists and calls the three tools. If `enabled` is None, callers with more than `SEARCH_ABOVE` tools get them."""
+    """Lists and calls the tools search, describe and call.
+
+    If `enabled` is None, they replace the tools of callers with more than `SEARCH_ABOVE` tools.
+    """
 
     def __init__(self, exposure: Exposure, tool_list: ToolList, run: RunTool, *, enabled: bool | None) -> None:
         self._exposure = exposure

@@ -17,7 +17,7 @@ MAX_LIST_BYTES = 64 * 1024 * 1024
 """Maximum size of all pages of a list together, in bytes of JSON."""
 MAX_TOOLS = 10_000
 MAX_TOOL_LIST_BYTES = 16 * 1024 * 1024
-"""The same maximum for a list of tools. It is lower because tools stay in memory."""
+"""Maximum size of all pages of a list of tools. It is less than `MAX_LIST_BYTES`, because tools stay in memory."""
 MAX_DEPTH = 200
 """Maximum depth of nesting in a message; the SDK's JSON parser accepts no more."""
 TOO_DEEP = "operations/too-deep"

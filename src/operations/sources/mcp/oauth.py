@@ -94,7 +94,10 @@ def _choose_server(advertised: list[str], issuer: str) -> str:
         if issuers_match(server, issuer):
             return server
     named = ", ".join(server[:_MAX_SHOWN] for server in advertised[:3])
-    message = f"the client secret is for {issuer}, but the MCP server uses {named}: set issuer to send it there"
+    message = (
+        f"the client secret is for {issuer}, but the MCP server names the authorisation server {named}: "
+        "to send the secret there, set issuer to that server"
+    )
     raise OAuthFlowError(message)
 
 

@@ -1,4 +1,4 @@
-"""Tools as operations: specs from a server's list, calls, and envelopes from results and from progress."""
+"""MCP tools as operations: makes their specs, calls the tools, and makes envelopes of results and progress."""
 
 from __future__ import annotations
 

@@ -46,12 +46,12 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
         return self.documents.follow(own) if self.followed else own
 
     def description(self) -> DocNode:
-        """Return the operation's whole description."""
+        """Return the operation object of the document: its parameters, responses and other fields."""
         return self.item.get(*self.keys)
 
 
 FoundEntry = tuple[Entry, msgspec.Raw | None]
-"""An entry with the JSON text of its description; None if the document is already decoded."""
+"""An entry with the JSON text of its operation object; None if the document is already decoded."""
 
 
 class NameAllocator:

@@ -118,7 +118,7 @@ class SSEParser:
         return ServerSentEvent(value.decode("utf-8", "replace"), "message", self.last_event_id)
 
     def close(self) -> None:
-        """End the stream: drop unfinished data; the next chunk starts another stream."""
+        """End the stream: drop unfinished data, and raise a failure that was not raised yet."""
         raise_next = self._failure if self._raise_next else ""
         self._start()
         if raise_next:

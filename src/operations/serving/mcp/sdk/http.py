@@ -84,7 +84,7 @@ class SessionEvents(EventStore):
 
 
 class _Session(msgspec.Struct, eq=False):
-    """A session of the SDK, with the data for the limits of its caller."""
+    """A session of the SDK, with its caller and its size, which count towards the caller's limits."""
 
     owner: str
     """The caller to whose limits the session counts (`Caller.key`)."""

@@ -108,7 +108,10 @@ class SDKServer:
         return server
 
     async def _guard(self, ctx: _Context, call_next: CallNext) -> HandlerResult:
-        """Return tool lists from the cache; replace unexpected exceptions with a general error."""
+        """Handle a request with `call_next`, and replace unexpected exceptions with a general error.
+
+        For older protocol versions, answer `tools/list` without `call_next`.
+        """
         is_modern = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
         try:
             if not is_modern and ctx.session.client_params is not None:
