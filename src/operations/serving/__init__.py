@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from operations.serving.app import ServedApp, app, mcp_server
 from operations.serving.limits import Limits
 
 if TYPE_CHECKING:
+    from operations.serving.mcp.stdio import serve_mcp_stdio
     from operations.serving.server import HTTPServer, serve_http
 
-__all__ = ["HTTPServer", "Limits", "ServedApp", "app", "mcp_server", "serve_http"]
+__all__ = ["HTTPServer", "Limits", "ServedApp", "app", "mcp_server", "serve_http", "serve_mcp_stdio"]
+_ON_FIRST_USE = {"HTTPServer": "server", "serve_http": "server", "serve_mcp_stdio": "mcp.stdio"}
+"""Names whose modules an application under another server does not need, such as uvicorn, by module."""
 
 
 def __getattr__(name: str) -> Any:
-    if name in (
-        "HTTPServer",
-        "serve_http",
-    ):  # these import uvicorn, which an application under another server does not need
-        from operations.serving import server
-
-        return getattr(server, name)
+    if name in _ON_FIRST_USE:
+        return getattr(import_module(f"operations.serving.{_ON_FIRST_USE[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
