@@ -30,7 +30,8 @@ def not_repeated(operation_id: str) -> CallError:
 
 def is_final(error: CallError) -> bool:
     """Return whether sending the request again gives the same error."""
-    return error.code is not ErrorCode.UNAVAILABLE or error.details.get("reason") == "NOT_REPEATED"
+    reason = error.details.get("reason") if isinstance(error.details, dict) else None
+    return error.code is not ErrorCode.UNAVAILABLE or reason == "NOT_REPEATED"
 
 
 def timed_out(operation_id: str, executed: Executed, when: str = "during the call", **more: Any) -> CallError:

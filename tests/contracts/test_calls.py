@@ -105,6 +105,15 @@ async def test_a_domain_error_keeps_its_code_and_details(serve: Serve, caller: P
     assert (error.code, error.message, error.details) == ("BY_ZERO", "not by zero", {"a": 1})
 
 
+@pytest.mark.parametrize("details", [None, ["a"]], ids=repr)
+async def test_unavailable_with_details_of_any_type_reaches_the_caller(
+    serve: Serve, caller: PendingRequestMap, details: Any
+) -> None:
+    await serve(stub_operation("bad.raises", raises=CallError(ErrorCode.UNAVAILABLE, "the printer is off", details)))
+    error = await error_of(caller.call("bad.raises"))
+    assert (error.code, error.message, error.details) == (ErrorCode.UNAVAILABLE, "the printer is off", details)
+
+
 class Odd(BaseException):
     pass
 
