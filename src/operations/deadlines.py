@@ -228,15 +228,21 @@ def _steps(
         waiting = None  # avoids a reference cycle with a traceback
 
 
+@types.coroutine
+def resume(work: Coroutine[Any, Any, Any], waiting: Any) -> Generator[Any, Any, Any]:
+    """Await a coroutine that has already suspended once; `waiting` is the value that its first step yielded."""
+    return (yield from _steps(work, waiting))
+
+
 async def _finish_alone(work: Coroutine[Any, Any, Any], thrown: BaseException) -> None:
     try:
-        await _resume(work, thrown)
+        await _resume_with_error(work, thrown)
     except BaseException:  # noqa: BLE001  # no caller is left to see it
         return
 
 
 @types.coroutine
-def _resume(work: Coroutine[Any, Any, Any], thrown: BaseException) -> Generator[Any, Any, Any]:
+def _resume_with_error(work: Coroutine[Any, Any, Any], thrown: BaseException) -> Generator[Any, Any, Any]:
     """Raise `thrown` inside suspended work, then continue the work."""
     try:
         waiting = work.throw(thrown)

@@ -56,8 +56,8 @@ class Caller:
         self.client_address = client_address
         self.key = f"a:{client_address}" if identity is None else f"i:{identity.id}"
         """Key of the caller for limits and stored responses: the identity, or the address of an anonymous caller."""
-        self.headers = headers
-        """The headers of the request by name; None if they were not read."""
+        self.headers = headers or {}
+        """The headers of the request by name; empty for a caller without HTTP."""
         self._exposure = exposure
 
     @property

@@ -55,18 +55,14 @@ class BodyReader:
             raise
 
     async def _collect(self, receive: Receive, key: str) -> bytes:
-        event = await receive()
-        if event["type"] != "http.request":
-            raise ClientDisconnectedError
-        body: bytes = event.get("body", b"")
-        if not event.get("more_body", False):
-            if len(body) > self._max_bytes:
-                raise self._too_large()
-            return body
         parts: list[bytes] = []
         counted = 0
         try:
             while True:
+                event = await receive()
+                if event["type"] != "http.request":
+                    raise ClientDisconnectedError
+                body: bytes = event.get("body", b"")
                 parts.append(body)
                 if counted + len(body) > self._max_bytes:
                     raise self._too_large()
@@ -75,10 +71,6 @@ class BodyReader:
                 if body:
                     self._count(key, len(body))
                     counted += len(body)
-                event = await receive()
-                if event["type"] != "http.request":
-                    raise ClientDisconnectedError
-                body = event.get("body", b"")
         finally:
             if counted:
                 self._incoming.release(key, counted)

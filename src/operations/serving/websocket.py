@@ -14,7 +14,7 @@ from operations.dispatch import Dispatcher
 from operations.errors import CallError, ErrorCode
 from operations.identity.tokens import Principal
 from operations.pubsub.link import PROTOCOLS_HEADER, Callbacks, bearer_token, split_protocols
-from operations.serving.admission import Caller, find_token, read_headers
+from operations.serving.admission import Caller, find_token
 from operations.serving.asgi import Receive, Scope, Send
 from operations.serving.audit import AuditWriter
 from operations.serving.exposure import Exposure
@@ -127,7 +127,7 @@ class _NoTokens:
 
 def _verified_token(scope: Scope, caller: Caller) -> str | None:
     """Return the token that the application verified. A handshake may contain a second, unverified token."""
-    token = find_token(caller.headers if caller.headers is not None else read_headers(scope))
+    token = find_token(caller.headers)
     return websocket_token(scope) if token is None else token
 
 

@@ -18,11 +18,9 @@ from tests.asgi_server import serving_here
 
 def by_header(scope: Any) -> Caller:
     """The caller that the header `x-caller` names, with the scopes after the name: `ann read write`."""
-    for name, value in scope["headers"]:
-        if name == b"x-caller":
-            who, *scopes = value.decode().split()
-            return Caller(None, Identity(id=who, scopes=tuple(scopes)))
-    return Caller(None, None)
+    headers = dict(scope["headers"])
+    who, *scopes = headers.get(b"x-caller", b"").decode().split() or [""]
+    return Caller(None, Identity(id=who, scopes=tuple(scopes)) if who else None, headers=headers)
 
 
 @asynccontextmanager

@@ -120,7 +120,7 @@ async def test_whitespace_around_header_values_is_ignored(meta: dict[str, Any]) 
 
     async with serve_endpoint(OperationRegistry(OPERATIONS)) as (_, endpoint):
         scope = {"type": "http", "method": "POST", "path": "/mcp", "headers": padded, "query_string": b""}
-        await endpoint(scope, receive, send, Caller(None, None))
+        await endpoint(scope, receive, send, Caller(None, None, headers=dict(padded)))
     assert events[0]["status"] == 200
 
 

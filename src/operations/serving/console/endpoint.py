@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -69,7 +69,7 @@ class _ConsoleRequest(msgspec.Struct):
     rest: str
     """The part of the path after the name of the resource, for example the id of a call."""
     parameters: Parameters
-    headers: dict[bytes, bytes]
+    headers: Mapping[bytes, bytes]
 
 
 Answer = Callable[[_ConsoleRequest], Awaitable[Response]]
@@ -125,8 +125,7 @@ class ConsoleEndpoint:
             answer = self._answers.get((method, name))
             if answer is None:
                 raise self._no_answer(method, name)
-            headers = dict(caller.headers or {})
-            response = await answer(_ConsoleRequest(self._viewer(caller), rest, parameters, headers))
+            response = await answer(_ConsoleRequest(self._viewer(caller), rest, parameters, caller.headers))
         except CallError as error:
             response = problem_response(error, new_request_id())
         except Exception:  # noqa: BLE001  # details of our own failure are never sent
@@ -148,7 +147,7 @@ class ConsoleEndpoint:
 
     def _feed_request(self, parameters: Parameters, caller: Caller) -> FeedRequest:
         self._require(self._viewer(caller).is_known)
-        resumed = (caller.headers or {}).get(b"last-event-id")
+        resumed = caller.headers.get(b"last-event-id")
         return FeedRequest(
             viewer=lambda: self._viewer(caller),
             topics=read_topics(parameters.get("topics")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
+from collections.abc import Mapping
 from hashlib import blake2b
 from html import escape
 from importlib.resources import files
@@ -111,7 +112,7 @@ class Pages:
         return known
 
 
-def accepts_gzip(headers: dict[bytes, bytes]) -> bool:
+def accepts_gzip(headers: Mapping[bytes, bytes]) -> bool:
     """Whether a request accepts a compressed response."""
     return any(
         part.partition(b";")[0].strip() == b"gzip" and b"q=0" not in part.replace(b"q=0.", b"")

@@ -22,7 +22,7 @@ from operations.errors import CallError, ErrorCode
 from operations.failures import aborted, executed_of
 from operations.identity.rate_limits import ConcurrencyLimits, RateLimits
 from operations.jobs import Jobs
-from operations.serving.admission import Caller, challenge, read_headers
+from operations.serving.admission import Caller, challenge
 from operations.serving.asgi import Receive, Response, Scope, Send, path_of
 from operations.serving.audit import AuditWriter
 from operations.serving.bodies import BodyReader, CallWatcher, ClientDisconnectedError
@@ -138,8 +138,7 @@ class HTTPEndpoint:
 
     async def _serve_job(self, scope: Scope, caller: Caller, request_id: str) -> Response:
         assert self._jobs is not None
-        headers = caller.headers if caller.headers is not None else read_headers(scope)
-        return await self._jobs.serve(scope, caller, headers, request_id)
+        return await self._jobs.serve(scope, caller, request_id)
 
     def _check_access(self, route: Route, caller: Caller) -> None:
         """Refuse a caller without the required rights, before the body is read."""
@@ -158,7 +157,7 @@ class HTTPEndpoint:
                 raise RefusedError(405, ErrorCode.VALIDATION_ERROR, message, "METHOD", [route.allow])
             if method == "OPTIONS":
                 return Response(204, [route.allow])
-        headers = caller.headers if caller.headers is not None else read_headers(scope)
+        headers = caller.headers
         accepts = read_accept(headers.get(b"accept"))
         streams = _wants_stream(route, accepts)
         if method == "POST":

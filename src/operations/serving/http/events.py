@@ -286,7 +286,8 @@ class _Stream:
         # A source must not be able to send the last event of the protocol.
         if event.type != _DEFAULT_TYPE and not event.type.startswith(_OWN_TYPES):
             lines.append(f"event: {_line(event.type)}")
-        return b"%s\ndata: %s\n\n" % ("\n".join(lines).encode(errors="replace"), data) if lines else _data(data)
+        lines.append("data: ")
+        return b"%s%s\n\n" % ("\n".join(lines).encode(errors="replace"), data)
 
     def _last_event(self) -> bytes:
         if self._error is None:
@@ -313,10 +314,6 @@ def check_last_event_id(header: bytes) -> str:
         message = f"invalid Last-Event-ID: expected at most {_MAX_ID_LENGTH} characters without NUL"
         raise RefusedError(400, ErrorCode.VALIDATION_ERROR, message, "LAST_EVENT_ID")
     return text
-
-
-def _data(data: bytes) -> bytes:
-    return b"data: %s\n\n" % data
 
 
 def _line(text: str) -> str:

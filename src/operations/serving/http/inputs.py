@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from binascii import b2a_base64
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -14,14 +14,11 @@ from operations.errors import CallError, ErrorCode
 from operations.input_validation import validate_input
 from operations.schema.dialects.literals import escaped
 from operations.serving.bodies import check_values
-from operations.serving.http.parameters import QueryParameter, bytes_properties, query_parameters
+from operations.serving.http.parameters import query_parameters
 from operations.serving.http.responses import OWN_TYPE
 from operations.serving.refusals import RefusedError
 from operations.spec import Operation
-from operations.wire import decode_json
-
-ParameterStyle = Literal["scalar", "array", "json"]
-"""How text expresses a property: as one value (`a=1`), as a repeated name (`a=1&a=2`), or as JSON text."""
+from operations.wire import decode_json, pointer
 
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
 _MAX_FIELDS = 1_000
@@ -31,23 +28,13 @@ _OWN = OWN_TYPE.encode()
 _decode = msgspec.json.Decoder().decode
 
 
-class TextParameter(msgspec.Struct, frozen=True):
-    """The form of one input property in a query string or a form."""
-
-    style: ParameterStyle
-    type: str = ""
-    """The JSON type of the scalar or of the array items; empty for JSON text."""
-    is_bytes: bool = False
-    """Whether the property is base64 text."""
-
-
 class InputReader:
     """Reads the inputs of one operation."""
 
     def __init__(self, operation: Operation[Any]) -> None:
         self._operation = operation
-        document = operation.spec.input_schema.document
-        self.parameters: dict[str, TextParameter] | None = find_parameters(document)
+        found = query_parameters(operation.spec.input_schema.document)
+        self.parameters = None if found is None else {each.name: each for each in found}
         """The parameters by name; None if a query string or a form cannot express the input."""
 
     def read_query(self, query: bytes) -> dict[str, Any]:
@@ -100,7 +87,7 @@ class InputReader:
 
     def _is_json(self, name: str) -> bool:
         parameter = (self.parameters or {}).get(name)
-        return parameter is not None and parameter.style == "json"
+        return parameter is not None and parameter.kind is None
 
     def _assemble(self, fields: Mapping[str, list[str]], problems: dict[str, str]) -> dict[str, Any]:
         """Convert the texts of the fields to the input. `problems` has a message for each field that is not UTF-8."""
@@ -110,13 +97,13 @@ class InputReader:
             parameter = parameters.get(name)
             if parameter is None:
                 problems[name] = "unknown property"
-            elif parameter.style == "array":
-                values[name] = [_scalar(text, parameter.type) for text in texts]
+            elif parameter.many and parameter.kind is not None:
+                values[name] = [_scalar(text, parameter.kind) for text in texts]
             elif len(texts) > 1:
                 problems[name] = "more than one value"
                 values[name] = texts
-            elif parameter.style == "scalar":
-                values[name] = _scalar(texts[0], parameter.type)
+            elif parameter.kind is not None:
+                values[name] = _scalar(texts[0], parameter.kind)
             else:
                 try:
                     values[name] = _decode(texts[0])
@@ -130,7 +117,7 @@ class InputReader:
     def _invalid(self, values: dict[str, Any], problems: Mapping[str, str]) -> CallError:
         """Return an error that lists these problems, and the mismatches with the schema in all other properties."""
         errors: list[dict[str, Any]] = [
-            {"path": f"/{_escape(name)}", "message": message} for name, message in problems.items()
+            {"path": pointer("", name), "message": message} for name, message in problems.items()
         ]
         stated = {error["path"] for error in errors}
         try:
@@ -199,21 +186,6 @@ def read_own_json(body: bytes) -> Any:
         raise _malformed(error.message) from None
 
 
-def find_parameters(document: Mapping[str, Any] | bool) -> dict[str, TextParameter] | None:
-    """Return the parameters of an input by name; None if a query string cannot express the input."""
-    found = query_parameters(document)
-    if found is None:
-        return None
-    files = bytes_properties(document)
-    return {each.name: _read_parameter(each, each.name in files) for each in found}
-
-
-def _read_parameter(parameter: QueryParameter, is_bytes: bool) -> TextParameter:
-    if parameter.kind is None:
-        return TextParameter("json")
-    return TextParameter("array" if parameter.many else "scalar", parameter.kind, is_bytes)
-
-
 def _scalar(text: str, kind: str) -> Any:
     """Convert text to the JSON type `kind`. Return other text unchanged, so that validation reports it."""
     if kind == "string":
@@ -229,10 +201,6 @@ def _scalar(text: str, kind: str) -> Any:
         return _decode(text)
     except msgspec.DecodeError:  # out of range
         return text
-
-
-def _escape(name: str) -> str:
-    return name.replace("~", "~0").replace("/", "~1")
 
 
 def _malformed(message: str) -> RefusedError:

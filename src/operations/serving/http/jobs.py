@@ -79,7 +79,7 @@ class JobEndpoint:
         headers.append((REQUEST_ID_HEADER, request_id.encode()))
         return Response(202, headers, _encode(_described(status, None)))
 
-    async def serve(self, scope: Scope, caller: Caller, headers: Mapping[bytes, bytes], request_id: str) -> Response:
+    async def serve(self, scope: Scope, caller: Caller, request_id: str) -> Response:
         """Return the status or the result of a job, or cancel it."""
         job_id, _, part = path_of(scope)[len(JOBS_PATH) :].partition("/")
         method: str = scope["method"]
@@ -96,7 +96,7 @@ class JobEndpoint:
             if not status.is_final:
                 message = f"the job is {status.state.value}: it has no result yet"
                 raise RefusedError(409, JOB_NOT_ENDED, message, JOB_NOT_ENDED, [_RETRY_AFTER])
-            as_envelope = read_accept(headers.get(b"accept")).envelope
+            as_envelope = read_accept(caller.headers.get(b"accept")).envelope
             return await self._outcome(jobs, status, operation, request_id, as_envelope=as_envelope)
         if method == "DELETE":
             status = await jobs.cancel(job_id)

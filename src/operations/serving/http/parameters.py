@@ -34,6 +34,8 @@ class QueryParameter(msgspec.Struct, frozen=True):
     """Whether the parameter is repeated, once for each list item."""
     schema: Any
     """The schema of the parameter, with references into the input schema."""
+    is_bytes: bool
+    """Whether the value is base64 text that stands for bytes."""
 
 
 def root_object(document: Mapping[str, Any] | bool) -> Mapping[str, Any] | None:
@@ -64,15 +66,6 @@ def query_parameters(document: Mapping[str, Any] | bool) -> tuple[QueryParameter
     )
 
 
-def bytes_properties(document: Mapping[str, Any] | bool) -> tuple[str, ...]:
-    """Return the names of the input properties whose type is bytes or nullable bytes."""
-    root = root_object(document)
-    if root is None or isinstance(document, bool):
-        return ()
-    definitions = document.get("$defs", {})
-    return tuple(name for name, schema in root.get("properties", {}).items() if is_bytes(schema, definitions))
-
-
 def is_bytes(schema: Any, definitions: Mapping[str, Any]) -> bool:
     """Whether a schema describes bytes, encoded as base64 text in JSON."""
     schema = target_in(definitions, _without_null(schema))
@@ -82,13 +75,14 @@ def is_bytes(schema: Any, definitions: Mapping[str, Any]) -> bool:
 def _parameter(name: str, schema: Any, required: bool, definitions: Mapping[str, Any]) -> QueryParameter:
     found = _scalar(schema, definitions)
     if found is not None:
-        return QueryParameter(name, required, found[0], False, found[1])
+        return QueryParameter(name, required, found[0], False, found[1], is_bytes(schema, definitions))
     found = _list_of_scalars(schema, definitions)
     if found is not None:
         kind, own = found
         least = max(1, own.get("minItems", 0)) if required else own.get("minItems")
-        return QueryParameter(name, required, kind, True, own if least is None else {**own, "minItems": least})
-    return QueryParameter(name, required, None, False, schema)
+        own = own if least is None else {**own, "minItems": least}
+        return QueryParameter(name, required, kind, True, own, False)
+    return QueryParameter(name, required, None, False, schema, False)
 
 
 def _scalar(schema: Any, definitions: Mapping[str, Any]) -> tuple[Kind, dict[str, Any]] | None:

@@ -12,7 +12,7 @@ from operations.exports.definitions import SharedDefinition, hoist
 from operations.schema import Schema
 from operations.schema.dialects.keywords import SCHEMA, SCHEMA_LISTS, SCHEMA_MAPS
 from operations.schema.dialects.traversal import schemas_in
-from operations.serving.http.parameters import QueryParameter, bytes_properties, is_bytes, query_parameters, root_object
+from operations.serving.http.parameters import QueryParameter, is_bytes, query_parameters, root_object
 from operations.serving.http.problems import declared_status, is_http_source
 from operations.serving.http.routes import encoded_path
 from operations.serving.http.shared_components import (
@@ -133,11 +133,11 @@ class _Describer:
 
     def _body(self) -> dict[str, Any]:
         content: dict[str, Any] = {JSON: {"schema": self._schema(self._input, f"{self._base}.input")}}
-        root = root_object(self._input)
+        parameters = query_parameters(self._input)
         # Forms are accepted but not described: form fields have no types, so no description is exact.
-        if root is not None and len(root.get("properties", {})) == 1 and bytes_properties(self._input):
+        if parameters is not None and len(parameters) == 1 and parameters[0].is_bytes:
             content[BINARY] = {"schema": _FILE}
-        return {"required": _is_body_required(self._spec.input_schema, root), "content": content}
+        return {"required": _is_body_required(self._spec.input_schema, root_object(self._input)), "content": content}
 
     def _responses(self, *, body: bool) -> dict[str, Any]:
         content: dict[str, Any] = {}

@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import logging
 import time
-import types
-from collections.abc import AsyncIterator, Coroutine, Generator, Mapping
-from typing import Any, Protocol
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from operations.deadlines import resume
 from operations.serving.admission import Caller
 from operations.serving.asgi import JSON_TYPE, Response, wait_for_disconnect
 from operations.serving.bodies import BodyReader, ClientDisconnectedError, check_values
@@ -22,6 +22,9 @@ from operations.serving.mcp.tools import Tool
 from operations.serving.refusals import RefusedError
 from operations.wire import LARGE_MESSAGE
 
+if TYPE_CHECKING:
+    from operations.serving.mcp.sdk.http import SDKSessions  # imported for requests that need the SDK
+
 _log = logging.getLogger("operations.mcp")
 
 _INVALID_REQUEST = -32600
@@ -29,16 +32,6 @@ _VERSION = VERSION.encode()
 _encode = msgspec.json.Encoder().encode
 _NO_SDK = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32601,"message":"Not supported by this server"}}'
 _INTERNAL = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32603,"message":"Internal server error"}}'
-
-
-class HTTPFallback(Protocol):
-    """Serves the requests that the fast path does not serve."""
-
-    async def handle(self, scope: Any, receive: Any, send: Any, caller: Caller, size: int) -> None:
-        """Serve a request with a body of `size` bytes."""
-
-    async def close(self) -> None:
-        """End every session."""
 
 
 class MCPEndpoint:
@@ -51,7 +44,7 @@ class MCPEndpoint:
         self._bodies = BodyReader(registry, limits)
         self._streams: set[asyncio.Timeout] = set()
         """The requests that stay open without a call: streams of notifications."""
-        self._sessions: HTTPFallback | None = None
+        self._sessions: SDKSessions | None = None
         self._is_open = False
 
     @contextlib.asynccontextmanager
@@ -69,7 +62,7 @@ class MCPEndpoint:
 
     async def __call__(self, scope: Any, receive: Any, send: Any, caller: Caller) -> None:
         """Serve one request of an admitted caller."""
-        headers = caller.headers if caller.headers is not None else dict(scope["headers"])
+        headers = caller.headers
         body = None
         if scope["method"] == "POST":
             try:
@@ -109,30 +102,26 @@ class MCPEndpoint:
         self, message: fast_path.Message, tool: Tool | None, receive: Any, send: Any, caller: Caller
     ) -> None:
         work = fast_path.answer(self.mcp_server, message, caller, tool)
+        watch = None
         try:
-            waiting = work.send(None)
-        except StopIteration as done:  # a call that never suspends needs no watcher
-            await _respond(send, *done.value)
-            return
-        except Exception as error:  # noqa: BLE001  # the text of an exception is not sent
-            fast_path.log_failure(message.method, error)
-            await _respond(send, 200, _INTERNAL)
-            return
-        watch = _Disconnect(receive)
-        try:
-            status, body = await watch.run(work, waiting)
+            try:
+                waiting = work.send(None)
+            except StopIteration as done:  # a call that never suspends needs no watcher
+                status, body = done.value
+            else:
+                watch = _Disconnect(receive)
+                status, body = await resume(work, waiting)
         except asyncio.CancelledError:
-            if not watch.is_gone:
+            if watch is None or not watch.is_gone:
                 raise
-            task = asyncio.current_task()
-            if task is not None:
-                task.uncancel()
+            watch.task.uncancel()
             return
         except Exception as error:  # noqa: BLE001  # the text of an exception is not sent
             fast_path.log_failure(message.method, error)
             status, body = 200, _INTERNAL
         finally:
-            watch.is_over = True
+            if watch is not None:
+                watch.is_over = True
         await _respond(send, status, body)
 
     async def _pass_on(self, scope: Any, receive: Any, send: Any, caller: Caller, body: bytes | None) -> None:
@@ -181,44 +170,21 @@ class MCPEndpoint:
 
 
 class _Disconnect:
-    """Continues a suspended request, and cancels it when the client disconnects.
-
-    The task that waits for the disconnect ends with the response.
-    """
+    """Cancels the current task when the client disconnects. The task that waits for that ends with the response."""
 
     def __init__(self, receive: Any) -> None:
-        self._receive = receive
-        self._watching: asyncio.Task[None] | None = None
-        self.is_gone = False
-        self.is_over = False
-
-    @types.coroutine
-    def run(self, work: Coroutine[Any, Any, Any], waiting: Any) -> Generator[Any, Any, Any]:
-        """Await a coroutine that has already suspended once."""
         task = asyncio.current_task()
         assert task is not None
-        self._watching = asyncio.create_task(self._watch(task))
-        try:
-            while True:
-                try:
-                    sent = yield waiting
-                except GeneratorExit:
-                    work.close()
-                    raise
-                except BaseException as thrown:  # noqa: BLE001  # passed on, like an await
-                    waiting = work.throw(thrown)
-                else:
-                    waiting = work.send(sent)
-        except StopIteration as done:
-            return done.value
-        finally:
-            waiting = None
+        self.task = task
+        self.is_gone = False
+        self.is_over = False
+        self._watching = asyncio.create_task(self._watch(receive))
 
-    async def _watch(self, task: asyncio.Task[Any]) -> None:
-        await wait_for_disconnect(self._receive)
+    async def _watch(self, receive: Any) -> None:
+        await wait_for_disconnect(receive)
         if not self.is_over:
             self.is_gone = True
-            task.cancel()
+            self.task.cancel()
 
 
 def _is_fast(scope: Any, headers: Mapping[bytes, bytes]) -> bool:

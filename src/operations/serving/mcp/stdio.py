@@ -10,7 +10,7 @@ import sys
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from importlib.util import find_spec
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -24,6 +24,9 @@ from operations.serving.admission import Caller
 from operations.serving.exposure import Exposure
 from operations.serving.mcp import fast_path
 from operations.serving.mcp.server import MCPServer
+
+if TYPE_CHECKING:
+    from operations.serving.mcp.sdk.stdio import SDKStreams  # imported for messages that need the SDK
 
 MAX_LINE = 16 * 1024 * 1024
 _CHUNK = 256 * 1024
@@ -113,16 +116,6 @@ def all_rights(exposure: Exposure) -> Identity:
     return Identity(id="local", scopes=sorted(scopes), resources={each: sorted(of) for each, of in resources.items()})
 
 
-class StdioFallback(Protocol):
-    """Serves the messages that the fast path does not serve."""
-
-    async def feed(self, line: bytes) -> None:
-        """Process one message."""
-
-    async def close(self) -> None:
-        """Close the connection."""
-
-
 class StdioServer:
     """Answers each line by the fast path, or by the SDK, which is imported when it is first needed."""
 
@@ -130,7 +123,7 @@ class StdioServer:
         self._mcp_server = mcp_server
         self._caller = caller
         self._write = write
-        self._fallback: StdioFallback | None = None
+        self._fallback: SDKStreams | None = None
         self._running: dict[int | str, asyncio.Task[None]] = {}
         self._room = asyncio.Semaphore(_MAX_RUNNING)
 
@@ -184,7 +177,7 @@ class StdioServer:
             task.cancel()
         return task is not None
 
-    def _start_fallback(self) -> StdioFallback:
+    def _start_fallback(self) -> SDKStreams:
         from operations.serving.mcp.sdk.stdio import SDKStreams
 
         self._fallback = SDKStreams(self._mcp_server, self._caller, self._write)
