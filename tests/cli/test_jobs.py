@@ -94,7 +94,7 @@ def test_a_value_whose_type_no_worker_announces_is_a_string_with_a_note(bus: Pro
     untyped = bus.run("jobs", "submit", "work.add", "b=x", "a=21")
     assert untyped.code == 0
     assert "note: no worker announces work.add" in untyped.err
-    assert "each key=value is sent as a string, and a:=21 sends JSON" in untyped.err
+    assert "each key=value is sent as a string; write a:=21 to send JSON" in untyped.err
     for words in (["a:=21"], ['{"a": 21, "b": "x=y"}'], []):
         assert "note:" not in bus.run("jobs", "submit", "work.add", *words).err
     with running(bus, "worker", said="serving 4 operations"):

@@ -19,7 +19,9 @@ from tests.redis_servers import Server
 
 pytestmark = pytest.mark.slow
 GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "signed-identities.md"
-WORKERS, CALLERS = re.findall(r"^```toml\n(.*?)^```$", GUIDE.read_text(), re.M | re.S)
+# Tests set the variables in the environment instead of files.
+BLOCK = r'^```toml title="(?:worker|caller).toml"\nenv_file = "\w+.env"\n(.*?)^```$'
+WORKERS, CALLERS = re.findall(BLOCK, GUIDE.read_text(), re.M | re.S)
 ADDRESS = "redis://127.0.0.1:6379"
 BANK = """
 from collections.abc import AsyncIterator

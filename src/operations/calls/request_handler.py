@@ -142,14 +142,13 @@ class RequestHandler:
     def start(self, reply: Reply) -> bool:
         """Pass a request to the dispatcher; return False if it is refused. Its caller then gets the error."""
         try:
-            request = self._read(reply.event, reply.codec)
+            request = self._read(reply)
             if self._max_values is not None and not reply.is_stored:
                 self._limit(reply, request.grant.identity)
             if type(request.input) is msgspec.Raw:
                 # A few megabytes of MessagePack may contain millions of lists: check the caller before decoding them.
                 self._dispatcher.authorize(request)
                 request.input = self._read_large(request.input, request.grant.identity, reply.codec)
-            _release(reply.event, is_stored=reply.is_stored)
             if reply.event.payload.progress:
                 reply.progress = ProgressSender(request.id, reply.send_progress)
                 request.progress = reply.progress
@@ -225,9 +224,12 @@ class RequestHandler:
             if reply.request is None:  # it ended, or it will not run
                 reply.unhold()
 
-    def _read(self, event: CallRequested, codec: Codec) -> Request:
-        """Return the request with its decoded input and authenticated caller."""
-        payload = event.payload
+    def _read(self, reply: Reply) -> Request:
+        """Return the request with its decoded input and authenticated caller.
+
+        Drop the values of the event that are decoded or not needed: a `Raw` value keeps the whole message in memory.
+        """
+        event, codec, payload = reply.event, reply.codec, reply.event.payload
         if self._exposure is not None and not self._exposure.serves(event.to):
             raise unknown_operation(event.to, ())
         if event.deadline is not None and (payload.deadline is None or event.deadline < payload.deadline):
@@ -240,7 +242,7 @@ class RequestHandler:
             caller = identity.id
         else:
             caller = _SESSION.split(event.id, 1)[0] if self.endpoint.via_hub else event.id.rpartition("-")[0]
-        return Request(
+        request = Request(
             operation_id=event.to,
             input=input,
             id=payload.request_id,
@@ -259,6 +261,11 @@ class RequestHandler:
             sent_at=payload.sent_at,
             metadata=payload.metadata,
         )
+        event.identity = NULL
+        payload.input, payload.identity, payload.metadata = NULL, None, None
+        if not reply.is_stored:
+            payload.job = None
+        return request
 
     def _authenticate(self, event: CallRequested, codec: Codec) -> Identity | None:
         """Return the caller that the transport or `identify` authenticates; None for an anonymous one."""
@@ -288,15 +295,6 @@ class RequestHandler:
         if known is not None:
             self._identities[raw] = known
         return known
-
-
-def _release(event: CallRequested, *, is_stored: bool) -> None:
-    """Drop the values of a request that are decoded or not needed: a `Raw` value keeps the whole message in memory."""
-    event.identity = NULL
-    payload = event.payload
-    payload.input, payload.identity, payload.metadata = NULL, None, None
-    if not is_stored:
-        payload.job = None
 
 
 class Reply(msgspec.Struct, eq=False):
