@@ -118,7 +118,7 @@ class BlockingRegistry:
             raise
 
     async def _end(self) -> None:
-        """Cancel running calls and close streams; wait at most `_CLEANUP_SECONDS` for the calls and for the streams."""
+        """Cancel running calls, then close streams; wait at most `_CLEANUP_SECONDS` for each of these two steps."""
         running = asyncio.all_tasks() - {asyncio.current_task()}
         for task in running:
             task.cancel()

@@ -153,7 +153,7 @@ class OperationCatalogue:
         return len(self.operations)
 
     def __iter__(self) -> Iterator[str]:
-        """Iterate over the ids, in order."""
+        """Iterate over the sorted ids."""
         return iter(sorted(self.operations))
 
     def __getitem__(self, operation_id: str) -> Operation[Any]:

@@ -226,4 +226,4 @@ CONTENT_BLOCK: dict[str, Any] = {
 }
 
 MCPContentBlockSchema: Schema = record_schema(CONTENT_BLOCK, _to_json)
-"""Schema of a content block as JSON."""
+"""Schema of an `MCPContentBlock`: accepts instances and their JSON form."""

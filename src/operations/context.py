@@ -262,7 +262,7 @@ class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
     async def ask(
         self, message: str, schema: Mapping[str, Any] | None = None, *, timeout: float = ASK_SECONDS
     ) -> Answer:
-        """Ask the user of the calling program; raise UNAVAILABLE with reason NO_ASK if the caller cannot ask."""
+        """Ask the user of the calling program; raise `UNAVAILABLE` with reason `NO_ASK` if the program cannot ask."""
         answers = await self.ask_all({"answer": Question.form(message, schema)}, timeout=timeout)
         answer: Answer = answers["answer"]
         return answer
@@ -285,11 +285,11 @@ class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
     async def ask_client(
         self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float = ASK_SECONDS
     ) -> Any:
-        """Send the calling program a request of its protocol (`sampling/createMessage`, `roots/list`)."""
+        """Send the calling program a request of its protocol, such as `roots/list`; return the program's result."""
         return (await self.ask_all({"answer": Question(method, params or {})}, timeout=timeout))["answer"]
 
     async def notify_client(self, method: str, params: Mapping[str, Any]) -> None:
-        """Send the calling program a notification (`notifications/message`); do nothing if the program accepts none."""
+        """Send the calling program a notification, such as `notifications/message`, unless it accepts none."""
         if self.client is not None:
             await self.client.notify(method, params)
 

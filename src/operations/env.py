@@ -234,7 +234,7 @@ def merge_input(operation_id: str, input: Any, members: Mapping[str, Any]) -> An
 
 
 def blocking_context(context: OperationContext) -> OperationContext:
-    """Return the context of a plain function in a worker thread: calls in its env block, and it can report progress."""
+    """Return the context of a plain function in a worker thread: calls in `env` block, `progress` is thread-safe."""
     loop = asyncio.get_running_loop()
     env = BlockingEnv(context.env, loop)
     if context.progress is None:

@@ -174,10 +174,10 @@ class ResponseEnvelope(msgspec.Struct, Generic[T_co], frozen=True):
 
 
 class Event(msgspec.Struct, Generic[T_co], frozen=True):
-    """An item of a stream with an event id and an event type. A client can resume the stream after the item by its id.
+    """An item of a stream, with an event id and an event type.
 
-    A handler that supports this declares the annotation `resumable`. `context.metadata["lastEventId"]` is the last id
-    that the client has received.
+    If the operation has the annotation `resumable`, a client can resume the stream: the handler runs again, and
+    `context.metadata["lastEventId"]` is the id of the last item that the client received.
     """
 
     data: T_co

@@ -1,6 +1,6 @@
 """Constructors of the errors of failed calls, and the translation of exceptions into them.
 
-Each error states whether the operation may have run: `executed` in its details is `no`, `unknown` or `yes`.
+The details of a constructed error state in `executed` whether the operation has run: `no`, `unknown` or `yes`.
 """
 
 from __future__ import annotations

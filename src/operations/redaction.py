@@ -74,8 +74,9 @@ class Redactor:
         return [self.schema(each) for each in value] if isinstance(value, (list, tuple)) else value
 
     def text(self, text: str) -> str:
-        """Return a string without known secrets and credential-like parts; secret fields of a JSON document are
-        replaced too.
+        """Return a string without known secrets and credential-like parts.
+
+        If the string is a JSON document, its secret fields are replaced too.
         """
         text = self._without_secrets(self._without_fields(text))
         return text if self._replace is None else self._replace(text)

@@ -134,7 +134,7 @@ class OperationRegistry(OperationCatalogue):
         timeout: float | None = None,
         raise_on_error: bool | None = None,
     ) -> ResponseEnvelope[Any]:
-        """Call an operation by id, or by its Operation; with an Operation, `data` has its Python type.
+        """Call an operation by id, or by its Operation; with an Operation, `data` has the declared Python type.
 
         `timeout` is in seconds; if the context has a deadline too, the earlier one counts. The default of
         `raise_on_error` is the registry's setting.
@@ -369,7 +369,7 @@ class OperationRegistry(OperationCatalogue):
                 yield Measure("operations_interceptor_events_total", count, labels)
 
     async def close(self) -> None:
-        """Let idle worker threads end; a later call starts new ones."""
+        """Let the worker threads end once they are idle; a later call starts new ones."""
         if "_worker_threads" in vars(self):
             self._worker_threads.close()
 

@@ -1,4 +1,4 @@
-"""Settings: converts mappings to structs and checks every field. Error messages contain no values."""
+"""Settings: converts mappings to structs and checks fields. Error messages show no values except numbers of seconds."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ OPEN = AccessControl()
 
 
 class OperationSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The declaration of an operation; schemas may be Schema objects or JSON Schema documents."""
+    """The declaration of an operation; schemas may be Schema objects, JSON Schema documents or Python types."""
 
     name: str
     namespace: str
@@ -185,7 +185,7 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
     load: Callable[[Any], Any] | None = None
     """Converts JSON-like data to the declared Python type, for callers that pass the operation instead of its id."""
     extra_problems: Callable[[Any], Sequence[Found]] | None = None
-    """Check for input problems that JSON Schema cannot express."""
+    """Returns further problems of an input that the schema rejects, such as those that JSON Schema cannot express."""
     schema_applies: Callable[[ResponseEnvelope[Any]], bool] | None = None
     """Whether the output schema applies to a result; None for the default rule."""
     split_files: Callable[[Any], InputParts | None] | None = None
@@ -330,4 +330,4 @@ OperationSpecSchema: Schema = record_schema(
     },
     _to_json,
 )
-"""Schema of an `OperationSpec`, as an instance or as JSON."""
+"""Schema of an `OperationSpec`: accepts instances and their JSON form."""

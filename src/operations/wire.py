@@ -57,7 +57,7 @@ def encode_json(value: Any) -> bytes:
 
 
 def encode_any(value: Any) -> bytes:
-    """Encode a value as JSON; what JSON cannot represent becomes text, and lone surrogates are replaced."""
+    """Encode a value as JSON; values of other types become strings, NaN becomes null, lone surrogates are replaced."""
     try:
         return _encode_json(value)
     except (ValueError, TypeError, RecursionError):
