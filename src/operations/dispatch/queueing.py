@@ -19,7 +19,7 @@ _ITERATION_SECONDS = 0.01
 _QUICK_SECONDS = 0.0001
 """A call is slow if its handler computes for at least this time before it first suspends or ends."""
 _SLOW_STARTS = 4
-"""Number of slow calls in a row after which further calls are queued. A garbage collection may make one call slow."""
+"""Number of consecutive slow calls after which further calls are queued; a garbage collection may slow a single one."""
 _FEWEST_SHARED = 64
 """Minimum number of slots of a worker that reserves some of them."""
 _RESERVED = 16

@@ -83,7 +83,7 @@ class HTTPResponse(Protocol):
 
     @property
     def status(self) -> int:
-        """The status code; errors and redirects are ordinary responses."""
+        """The status code; errors and redirects do not raise exceptions."""
 
     @property
     def headers(self) -> Sequence[tuple[str, str]]:

@@ -14,10 +14,10 @@ from operations.identity.tokens import AnyAuthenticator, Principal
 
 _SECONDS = 300.0
 _MAX_ENTRIES = 10_000
-"""`_SECONDS` and `_MAX_ENTRIES`: how long a verified token stays in the cache, and how many of them at most."""
+"""Limits of the cache of verified tokens: seconds per token, and number of tokens."""
 _MAX_FAILURES = 1_000
 _FAILURE_SECONDS = 5.0
-"""`_MAX_FAILURES` and `_FAILURE_SECONDS`: how many refused tokens stay in the cache at most, and how long."""
+"""Limits of the cache of refused tokens: number of tokens, and seconds per token."""
 
 
 class TokenCache:

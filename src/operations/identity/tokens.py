@@ -18,7 +18,7 @@ class Principal(msgspec.Struct, frozen=True):
 
     identity: Identity
     namespaces: Sequence[str] = ()
-    """The namespaces where the peer may register operations; the namespaces below them are included, `*` is any."""
+    """Namespaces where the peer may register operations, each with all namespaces below it; `*` stands for all."""
     expires_at: float | None = None
     """Time at which the token expires, in epoch seconds; None if it does not."""
     speaks_for_callers: bool = True

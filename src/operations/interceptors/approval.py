@@ -160,7 +160,7 @@ class Approval:
 
 
 def needs_consent(interceptors: Iterable[Interceptor], spec: OperationSpec) -> bool:
-    """Return whether an interceptor may ask for consent before a call: the caller, or a function `ask`."""
+    """Return whether an interceptor may ask the caller, or a function `ask`, for consent before a call."""
     for each in interceptors:
         inner = each
         while isinstance(inner, Only):

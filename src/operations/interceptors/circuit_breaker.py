@@ -14,7 +14,7 @@ State = Literal["closed", "open", "half-open"]
 _SLICES = 10
 _MAX_KEYS = 10_000
 _LIMITS = ("RATE_LIMITED", "CONCURRENCY_LIMIT", "CIRCUIT_OPEN")
-"""Reasons of calls that a limit or breaker refused. If they counted, one caller could open the breaker for all."""
+"""Reasons of refusals by a limit or a breaker. They do not count, or one caller could open the breaker for all."""
 
 
 class CircuitBreaker:

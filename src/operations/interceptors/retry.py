@@ -83,7 +83,7 @@ class Retry:
         return await proceed(invocation)
 
     def _delay_after(self, error: CallError, invocation: Invocation, attempt: int) -> float | None:
-        """Return the seconds before the next attempt; None if the error is final."""
+        """Return the seconds before the next attempt; None if the call is not repeated."""
         if not self._is_transient(error) or not self._is_safe(error, invocation.spec):
             return None
         requested = _requested_delay(error)
@@ -115,7 +115,7 @@ class Retry:
 
 
 def _requested_delay(error: CallError) -> float | None:
-    """Return the delay that the upstream requests, in seconds."""
+    """Return the delay that the upstream requests, in seconds; None if it requests none."""
     details = error.details if isinstance(error.details, dict) else {}
     requested = details.get("retryAfter")
     if requested is None and isinstance(details.get("headers"), dict):

@@ -24,7 +24,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     client: Client | None = None
     """Answers the handler's questions if the job runs in this process; a job on a transport cannot ask questions."""
     exposure: Exposed | None = None
-    """The operations that the server of the submitter exposes: a job in this process submits only jobs of these."""
+    """The operations that the submitter's server exposes; a job in this process can submit only jobs of these."""
 
 
 MaySee = Callable[[JobRecord], bool]

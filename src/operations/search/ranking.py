@@ -1,8 +1,8 @@
 """SearchIndex: BM25 over the fields of descriptions, weighted by the query's intent.
 
 `tf = Σ weight·count / (1 - b + b·length/average)` over the fields of a document. Each word of a query scores its best
-alternative's `idf·weight·3tf/(tf + 2)`. The sum is multiplied by how much of the query matches, whether the document
-matches the query's verb, and how many of the document's subjects the query does not mention.
+alternative's `idf·weight·3tf/(tf + 2)`. The sum is multiplied by three factors: how much of the query matches, whether
+the document matches the query's verb, and how many of the document's subjects the query does not mention.
 """
 
 from __future__ import annotations
@@ -258,7 +258,7 @@ def _first_sentence(text: str) -> str:
 
 
 def _intent(words: Sequence[str]) -> _Intent:
-    """Return the intent of a query: that of the first word, not counting stop words; guess if that is not a verb."""
+    """Return the intent of a query, from its first word that is not a stop word; guess if that word is not a verb."""
     for index, word in enumerate(words):
         if word in STOP_WORDS and word not in _QUESTION_WORDS:
             continue

@@ -21,9 +21,9 @@ _log = logging.getLogger("operations")
 class AuditLog:
     """An observer that appends a line to a file for each call: caller, operation, outcome, duration.
 
-    Refused calls have a line as well. Nested calls are left out unless `nested=True`. Inputs are written only with
-    `inputs`, a function that returns the part of an input that may be written. Each line is one write. A line that
-    cannot be written is logged as an error and counted in `failures`; the call continues.
+    Refused calls have a line as well. Nested calls of this process are left out unless `nested=True`. Inputs are
+    written only with `inputs`, a function that returns the part of an input that may be written. Each line is one
+    write. A line that cannot be written is logged as an error and counted in `failures`; the call continues.
     """
 
     def __init__(self, path: Path | str, *, inputs: Callable[[Any], Any] | None = None, nested: bool = False) -> None:
@@ -32,7 +32,7 @@ class AuditLog:
         self._nested = nested
         self._lock = threading.Lock()
         self.failures = 0
-        """Number of lines that could not be written, or only without their input."""
+        """Number of lines that were not written, or written without their input because `inputs` failed."""
 
     def __enter__(self) -> AuditLog:
         return self

@@ -24,8 +24,8 @@ class Counters:
     """Counts since the start; `in_flight` is the current number of running and queued calls and streams.
 
     Each transport has separate counters. If several wrappers share one connection (such as a `SignedTransport` for each
-    session), each wrapper has separate counters as well. A response is counted at the wrapper that made the call. A
-    message without a call is counted at every wrapper.
+    session), each wrapper has separate counters as well. A late or duplicate response is counted by the wrapper that
+    made the call. A message that belongs to no call is counted by every wrapper.
     """
 
     __slots__ = ("_in_flight", "_unsent", *_NAMES)

@@ -56,7 +56,7 @@ class _Cell:
 
 
 class _Series:
-    """One series in three resolutions: cells by the number of their step, the oldest first."""
+    """One series. `cells` has the cells of each resolution by the number of their step, the oldest first."""
 
     __slots__ = ("cells", "current", "second")
 
