@@ -125,7 +125,7 @@ class Announcer:
     async def leave(self) -> None:
         """Announce that this worker accepts no more requests.
 
-        A hub confirms that: wait for its confirmation, at most `_ACKNOWLEDGED_WITHIN` seconds.
+        Wait for the confirmation of a hub, at most `_ACKNOWLEDGED_WITHIN` seconds.
         """
         if self._is_gone:
             return

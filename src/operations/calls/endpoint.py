@@ -79,7 +79,7 @@ class PendingRequest(Protocol):
     worker: str | None
     """The id of the worker that runs the request, once it is known."""
     since: float
-    """Time of the loop's clock of the last activity: the request was sent, or a response was received."""
+    """Time at which the request was last sent or a response was received, by the event loop's clock."""
     patience: float
     """Seconds until a request that no worker has accepted counts as lost; at the latest after three heartbeats."""
 

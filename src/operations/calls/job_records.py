@@ -22,7 +22,7 @@ from operations.spec import AccessControl
 from operations.wire import decode_json, encode_json
 
 MAX_RESULT_BYTES = 1 << 20
-"""The largest result that is kept; a job with a larger one fails with `RESULT_TOO_LARGE`."""
+"""The largest result that is kept; a job with a larger one fails with reason `RESULT_TOO_LARGE`."""
 KEEP_SECONDS = 86_400.0
 """How long an outcome is kept by default."""
 MAX_KEEP_SECONDS = 7 * 86_400.0

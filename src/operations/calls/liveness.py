@@ -14,7 +14,7 @@ from operations.pubsub import Stop
 LOST_AFTER = 3
 """Number of missing heartbeats after which a worker counts as lost."""
 _ALIVE_WITHIN = 1.5
-"""Number of heartbeat intervals for which a worker certainly counts as alive after a message."""
+"""Number of heartbeat intervals after a worker's message in which repeated requests may be sent to the worker."""
 
 
 class LivenessMonitor:
@@ -56,7 +56,7 @@ class LivenessMonitor:
                 self._backlog.update(dict.fromkeys(event.payload.behind, now))
 
     def live_peers(self) -> list[str]:
-        """Return the peers of the workers that are certainly alive, in random order."""
+        """Return the peers whose workers sent a message within `_ALIVE_WITHIN` heartbeat intervals, in random order."""
         oldest = asyncio.get_running_loop().time() - self._endpoint.transport.capabilities.heartbeat * _ALIVE_WITHIN
         peers = list(
             {worker_id.rpartition(".")[0] for worker_id, last_seen in self._seen.items() if last_seen > oldest}

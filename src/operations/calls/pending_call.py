@@ -41,7 +41,7 @@ class PendingCall(msgspec.Struct, eq=False):
     operation_id: str
     _endpoint: Endpoint
     transport: Transport
-    """The transport that sends the request; it may sign it."""
+    """The transport that sends the request and may sign it."""
     _retry: bool
     _wait: bool
     grant: Grant | None
@@ -137,7 +137,8 @@ class PendingCall(msgspec.Struct, eq=False):
     def lost(self, reason: str) -> None:
         """Fail the call, because it may have run.
 
-        Do nothing if no worker received the request, or if it may be repeated (`retry`): it is sent again later.
+        Do not fail if no worker received the request, or if the call may be repeated (`retry`): the request is sent
+        again.
         """
         if self._is_held_back:
             return

@@ -123,9 +123,10 @@ class RequestHandler:
                 attempts.rotate()
 
     def _is_duplicate(self, reply: Reply) -> bool:
-        """Return whether a request that was received before must not run: only a later attempt of a query may.
+        """Return whether a request that was received before must not run.
 
-        The caller of another operation gets an error for a later attempt: the response to the first one was lost.
+        Only queries run again, for a later attempt. A later attempt of another operation gets an error, because the
+        response to the first attempt was lost.
         """
         event = reply.event
         if (
@@ -533,8 +534,8 @@ class HeldRequests:
 def holder_of(identity: Identity | None, sender: str | None) -> Holder:
     """Return the caller for which a request counts.
 
-    Without an identity it is the sender that the broker names. Other peers count as one caller, because each can use
-    any number of names.
+    Without an identity, this is the sender that the broker names. All peers that the broker does not name count as one
+    caller, because each of them can use any number of names.
     """
     return (False, sender) if identity is None else (True, identity.id)
 

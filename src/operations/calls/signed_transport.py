@@ -217,10 +217,10 @@ class SignedTransport(TransportWrapper):
         return RootRequest(received.signed.token, root_id(event.id), deadline)
 
     def record(self, event: CallRequested) -> Coroutine[Any, Any, bool] | None:
-        """Return a coroutine that adds the request that is being received to the record that all workers share.
+        """Return a coroutine that adds the current request to the list of accepted requests, which all workers share.
 
-        The coroutine returns False for a duplicate. Return None if the request is not signed, if the transport has no
-        shared record, or if a worker stored the request again.
+        The coroutine returns False if the request is already in the list. Return None if the request is not signed, if
+        the transport has no such list, or if a worker stored the request again.
         """
         received, keys = self._received, self._stored_keys
         if received is None or received.signed is None or keys is None:
@@ -231,7 +231,7 @@ class SignedTransport(TransportWrapper):
             return self._note(keys, key, max(1.0, kept_until(event) - time.time()))
         if not delivery.entry:
             return None
-        # A constant time: a copy that arrives later is compared with the same record.
+        # Always the same time, so that a copy finds the key: on NATS, a shorter time would select another stream.
         return self._note(keys, delivery.key, STORED_SECONDS + SKEW_SECONDS, delivery.entry)
 
     def measures(self) -> Iterator[Measure]:
@@ -352,7 +352,7 @@ class SignedTransport(TransportWrapper):
     def _apply_root(self, event: CallRequested, root: RootRequest, *, stored: bool) -> None:
         """Apply the deadline of the root to a nested call; a stored call must have been sent before that deadline.
 
-        When a stored call was sent follows from its expiry, because the signer may state any time of sending.
+        The time of sending is derived from the expiry of the stored call, because the signer may state any time.
         """
         payload = event.payload
         made_at = (payload.not_after or 0) - int(STORED_SECONDS * 1000) if stored else int(time.time() * 1000)

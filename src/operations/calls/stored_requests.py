@@ -37,7 +37,7 @@ _MAX_FINISHED = 65_536
 _MOST_COPIES = 4
 """Largest number of further deliveries of a job that a worker holds; others are acknowledged as duplicates."""
 _IN_FLIGHT_SECONDS = 1.0
-"""Seconds after which a response has certainly been sent, if the connection was not lost."""
+"""Seconds after which a response counts as received, unless the connection is lost."""
 _MOST_KEPT = 4 << 20
 """Largest total size of the responses that are kept."""
 
@@ -81,7 +81,7 @@ class RecentResponses:
         self._size -= len(self._kept.popleft()[2])
 
     def _prune(self) -> None:
-        """Drop responses that have certainly arrived, unless the connection is lost."""
+        """Drop the responses that count as received (`_IN_FLIGHT_SECONDS`), unless the connection is lost."""
         oldest = asyncio.get_running_loop().time() - _IN_FLIGHT_SECONDS
         while not self._is_lost and self._kept and self._kept[0][0] < oldest:
             self._drop()
@@ -156,7 +156,7 @@ class StoredRequest:
             self.give_back()
 
     def give_back(self) -> None:
-        """Release the deliveries for another worker; acknowledge (and so delete) those that are certainly copies."""
+        """Release the deliveries for another worker; acknowledge (and so delete) those that are known to be copies."""
         self.delivery.release()
         for copy in self.copies:
             if self.is_recorded:

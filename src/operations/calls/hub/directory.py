@@ -263,7 +263,7 @@ class HubDirectory:
             return
         assert operation is not None
         registration.rejected[operation_id] = reason
-        # It may have registered the same spec before.
+        # The session may have registered the same spec before.
         if session in operation.sessions and not self._has_registered(session, operation_id):
             operation.sessions.remove(session)
         if registration not in operation.waiting:

@@ -77,8 +77,8 @@ def read_trace(header: EventHeader, codec: Codec) -> str | None:
 def parent_of(session: HubSession, header: EventHeader) -> str | None:
     """Return the id of the request that this request is nested in (the parent); None if the hub does not know it.
 
-    It is the id that the caller of the parent gave it. A grant identifies the parent, because the hub makes a grant for
-    one request. Only code in the hub's own process may state a parent without a grant.
+    The result is the id that the parent's caller gave the parent. A grant identifies the parent, because the hub makes
+    a grant for one request. Only code in the hub's own process may state a parent without a grant.
     """
     grant = None if header.grant is None else session.grants.held.get(header.grant)
     if grant is None:

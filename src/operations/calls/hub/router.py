@@ -149,7 +149,7 @@ class Router:
             if kind == "call.requested":
                 self._request(session, header, codec)
                 return
-            header.identity = NULL  # of any size; only requests have one
+            header.identity = NULL  # only requests need it, and it may have any size
             if kind in _RESPONSES:
                 self._answer(session, header, codec)
             else:
