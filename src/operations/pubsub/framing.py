@@ -18,8 +18,10 @@ _TOGETHER, _QUICK = 0, 2
 _FEWEST_SHARES = 8
 _LARGEST_SHARE = 8
 _LARGEST_QUICK_SHARE = 32
-"""Limits of shares: a large burst has at least `_FEWEST_SHARES` shares. A share has at most `_LARGEST_SHARE` messages,
-or `_LARGEST_QUICK_SHARE` quick requests.
+"""Limits of shares, the parts of a burst that go to one worker each.
+
+A large burst has at least `_FEWEST_SHARES` shares. A share has at most `_LARGEST_SHARE` messages, or
+`_LARGEST_QUICK_SHARE` quick requests.
 """
 _MOST = 4_096
 """The largest number of messages in a batch; a batch that claims more is refused, to bound its memory and the time in

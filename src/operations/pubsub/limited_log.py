@@ -21,7 +21,7 @@ class LimitedLog(logging.LoggerAdapter[logging.Logger]):
         """Number of lines of this minute, including dropped ones."""
 
     def log(self, level: int, msg: object, *args: Any, **options: Any) -> None:
-        """Write a line, unless this minute has too many; routine lines have the level DEBUG."""
+        """Write a line, unless this minute has too many; lines of level INFO are written as DEBUG."""
         level = logging.DEBUG if level == logging.INFO else level
         if not self.isEnabledFor(level):
             return

@@ -24,8 +24,8 @@ HEARTBEAT_SECONDS = 2.0
 
 
 MOST_HELD = 256 << 20
-"""Memory of the stored messages of one address that a peer holds, in bytes. While they take more, the peer takes no
-further ones: they stay at the server.
+"""Memory in bytes of the stored messages of one address that a peer holds. While the messages need more, the peer takes
+no further messages from the server.
 """
 DECODED_FACTOR = 100
 """A stored message counts as this many times its length until `Delivery.weigh` is called: one byte of MessagePack can
@@ -69,7 +69,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """The largest message in bytes."""
     identity: Literal["caller", "hub", "none"]
     """Who states the identity of a caller: the caller itself (if only trusted code reaches the transport), the hub that
-    authenticated it, or no one, so that only a signature proves it."""
+    authenticated the caller, or no one, so that only a signature proves the identity."""
     claims_identity: bool = False
     """Whether a caller on this transport may set the identity of its calls."""
     addresses_operations: bool = False

@@ -36,7 +36,7 @@ def has_no_tls(error: Exception) -> bool:
 
 
 async def uses_tls(host: str, port: int) -> bool:
-    """Whether a server certainly uses TLS from its first byte on."""
+    """Whether a server is known to use TLS from its first byte on."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

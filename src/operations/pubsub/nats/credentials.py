@@ -66,7 +66,7 @@ class NKey:
 
 
 def read_credentials(path: str | Path) -> Credentials:
-    """Return the token and the seed of a `.creds` file."""
+    """Return the JWT and the seed of a `.creds` file."""
     blocks = dict(_BLOCK.findall(Path(path).read_text()))
     try:
         return Credentials(jwt=blocks["NATS USER JWT"], seed=blocks["USER NKEY SEED"])

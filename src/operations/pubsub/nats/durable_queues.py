@@ -40,7 +40,7 @@ _MOST_ASKED = 256
 _TROUBLE_SECONDS = 0.25
 """Seconds between a failed attempt and the next one."""
 _MOST_READS = 4
-"""Number of attempts to read the record of a message before the message is refused. A replica may lag behind."""
+"""Number of attempts to read the record of a message: a replica may not have the record yet."""
 _EXPIRED = (404, 408)
 _TOO_LARGE = b"Message Size Exceeds MaxBytes"
 """The end of a pull request whose next message is larger than the rest of its bytes."""

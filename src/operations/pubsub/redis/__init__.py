@@ -3,6 +3,6 @@
 from operations.pubsub.redis.transport import RedisTransport
 
 connect = RedisTransport
-"""Open the transport of a `redis://` or `rediss://` URL."""
+"""Open the transport of a Redis URL, such as `redis://host:6379`."""
 
 __all__ = ["RedisTransport", "connect"]

@@ -331,7 +331,7 @@ class DurableStreamReader:
         if self._stopped and self._connection is not None:
             self._bus.spawn(epoch.close_blocking(self._connection))
         streams = reply.items() if isinstance(reply, dict) else reply or ()
-        # Count all of them before the first one is handled: its end sends the next command.
+        # Count all requests before the first one is handled, because the end of a request sends the next command.
         held = [self._hold(entry, fields, 1) for _, entries in streams for entry, fields in entries]
         self._count = 1 if sum(len(delivery.message) for delivery in held) > _LARGE else _MOST_AT_ONCE
         for delivery in held:
