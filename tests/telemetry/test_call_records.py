@@ -57,6 +57,15 @@ def test_the_last_calls_are_kept_and_running_ones_outlast_them() -> None:
     assert not records.running
 
 
+def test_running_calls_of_a_busy_caller_are_listed_in_their_order() -> None:
+    records = CallRecords(max_records=4)
+    records.end(added(records, "other", caller="b"), "ok", seconds=0.001)
+    for number in range(4):
+        added(records, f"r{number}", caller="a")  # the last one displaces the first record of this caller
+    assert [record.number for record in records.newest()] == [5, 4, 3, 2, 1]
+    assert [record.request_id for record in records.newest(before=3)] == ["r0", "other"]
+
+
 def test_running_calls_are_bounded() -> None:
     records = CallRecords(max_records=10)
     for number in range(20_000):

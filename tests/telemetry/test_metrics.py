@@ -63,7 +63,7 @@ async def test_calls_are_counted_and_timed() -> None:
 
 async def test_a_worker_exports_every_counter() -> None:
     bus = MemoryTransport(direct=False)
-    limited = Only(RateLimit(1, burst=1), ["a.*"])
+    limited = Only(Only(RateLimit(1, burst=1), ["a.*"]), types=["query"])
     registry = OperationRegistry([stub_operation("a.b")], observers=[CallMetrics()], interceptors=[limited, Cache(9)])
     handler = CallHandler(registry, bus.join())
     pending = PendingRequestMap(bus.join())

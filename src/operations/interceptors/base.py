@@ -174,7 +174,7 @@ async def intercept_stream(
 
 def counts_of(interceptor: Interceptor) -> Iterator[tuple[str, str, int]]:
     """Yield the counters of an interceptor as triples of class name, event and count."""
-    if isinstance(interceptor, Only):
+    while isinstance(interceptor, Only):
         interceptor = interceptor.interceptor
     counts = getattr(interceptor, "counts", None)
     if counts is not None:

@@ -262,10 +262,8 @@ class CallRecords:
 
     def newest(self, before: int | None = None) -> list[CallRecord]:
         """Return the calls, newest first; with `before`, only those with a lower number."""
-        # Running calls that newer records displaced are older than all records.
-        displaced = [record for number, record in reversed(self.running.items()) if number not in self._records]
-        found = [*reversed(self._records.values()), *displaced]
-        return found if before is None else [record for record in found if record.number < before]
+        calls = {**self._records, **self.running}  # newer records may have displaced running calls
+        return [calls[number] for number in sorted(calls, reverse=True) if before is None or number < before]
 
     def _now(self) -> float:
         return round(self._clock() * 1000, 3)
