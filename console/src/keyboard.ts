@@ -1,6 +1,7 @@
 /** Keyboard shortcuts. Those of one character are ignored in inputs and can be disabled. */
 
 import { signal } from "@preact/signals";
+import { useLayoutEffect } from "preact/hooks";
 import { to } from "./addresses";
 import { go } from "./router";
 import { letterKeys } from "./state/preferences";
@@ -18,13 +19,17 @@ export interface Shortcuts {
 export const helpOpen = signal(false);
 const stack: Shortcuts[] = [];
 
-/** Add shortcuts; return a function that removes them. The last one added for a key is used. */
-export function shortcuts(added: Shortcuts): () => void {
-  stack.push(added);
-  return () => {
-    const at = stack.indexOf(added);
-    if (at >= 0) stack.splice(at, 1);
-  };
+/**
+ * The shortcuts of a component, from the moment in which it is shown; they are replaced when `inputs` change. The last
+ * component with a shortcut for a key is used.
+ */
+export function useShortcuts(added: Shortcuts, inputs: unknown[]): void {
+  useLayoutEffect(() => {
+    stack.push(added);
+    return () => {
+      stack.splice(stack.indexOf(added), 1);
+    };
+  }, inputs);
 }
 
 function find<K extends keyof Shortcuts>(name: K): Shortcuts[K] | undefined {

@@ -6,7 +6,7 @@ import type { Difference } from "../api/types";
 import { type DataDocument, LARGEST } from "../data/document";
 import { plural, size } from "../format";
 import { isObject, type Json, type JsonObject, type Path, pathText } from "../json/value";
-import { shortcuts } from "../keyboard";
+import { useShortcuts } from "../keyboard";
 import type { Run } from "../state/runs";
 import { Blocks } from "./Blocks";
 import { Button, CopyButton, download } from "./Button";
@@ -49,10 +49,11 @@ export function Result(props: { run: Run }) {
         { id: "raw", label: "Raw" },
         { id: "declared", label: "Declared / got", count: found.length || undefined, look: "warn" },
       ];
-  useEffect(
-    () => shortcuts({ digit: (digit) => tabs[digit - 1] && setTab((tabs[digit - 1] as Choice<Tab>).id) }),
-    [run.id, run.state, found.length],
-  );
+  useShortcuts({ digit: (digit) => tabs[digit - 1] && setTab((tabs[digit - 1] as Choice<Tab>).id) }, [
+    run.id,
+    run.state,
+    found.length,
+  ]);
   if (run.state === "running") return <div class="body" aria-busy="true" />;
   const hasData = tab === "data" && !run.problem && data && data.summary.root.kind !== "bytes";
   const hasView = hasData && isBranch(data.summary.root);

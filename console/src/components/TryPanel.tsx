@@ -3,7 +3,7 @@
 import { useSignal } from "@preact/signals";
 import { useEffect, useState } from "preact/hooks";
 import { writeJson } from "../json/text";
-import { shortcuts } from "../keyboard";
+import { useShortcuts } from "../keyboard";
 import { lazy } from "../lazy";
 import type { FormState } from "../state/form";
 import { history } from "../state/history";
@@ -51,14 +51,13 @@ export function TryPanel(props: { form: FormState }) {
     const next = past[at < 0 ? 0 : at - by];
     if (next) showPast(operation, next);
   };
-  useEffect(
-    () =>
-      shortcuts({
-        run: () => void runner.press(),
-        cancel: () => run?.abort(),
-        toggleView: () => (form.view.value = form.view.peek() === "form" ? "json" : "form"),
-        step,
-      }),
+  useShortcuts(
+    {
+      run: () => void runner.press(),
+      cancel: () => run?.abort(),
+      toggleView: () => (form.view.value = form.view.peek() === "form" ? "json" : "form"),
+      step,
+    },
     [run],
   );
   // A hidden input stays mounted and keeps its text.

@@ -16,7 +16,7 @@ import { TypeChip } from "../components/TypeChip";
 import { VirtualList } from "../components/VirtualList";
 import { count, plural } from "../format";
 import { writeJson } from "../json/text";
-import { shortcuts } from "../keyboard";
+import { useShortcuts } from "../keyboard";
 import { MOST_EVENTS, readFilter, type StreamEvent } from "../state/ring";
 import { dataOf, readEvent, type StreamState } from "../state/streams";
 
@@ -34,13 +34,12 @@ export function Stream(props: { stream: StreamState }) {
       shownSource.value = "";
     };
   }, [stream.state.value]);
-  useEffect(
-    () =>
-      shortcuts({
-        pause: () => stream.pause(),
-        cancel: () => stream.stop(),
-        digit: (digit) => setTab((["events", "chart", "meta", "raw"] as const)[digit - 1] ?? "events"),
-      }),
+  useShortcuts(
+    {
+      pause: () => stream.pause(),
+      cancel: () => stream.stop(),
+      digit: (digit) => setTab((["events", "chart", "meta", "raw"] as const)[digit - 1] ?? "events"),
+    },
     [stream],
   );
   const words = opsCode(operation, stream.input).split(" ").slice(3);
