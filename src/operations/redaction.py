@@ -22,7 +22,13 @@ _NAME = re.compile(
 )
 _SHAPES = (
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.S), REDACTED),
-    (re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"), REDACTED),
+    # A JWT. The lookbehind and the lookahead make the search take linear time: each word is examined once.
+    (
+        re.compile(
+            r"(?<![\w-])(?=[\w-]++\.[\w-]{8})([\w-]*?)\beyJ[\w-]{8,}+\.[\w-]++(?:\.[\w-]*+)*+",
+        ),
+        rf"\1{REDACTED}",
+    ),
     (re.compile(r"\b(?:gh[opsur]|github_pat|glpat|xox[abeprs]|sk|rk|pk|whsec)[-_][\w-]{16,}"), REDACTED),
     (re.compile(r"\bAKIA[0-9A-Z]{16}\b"), REDACTED),
     (re.compile(r"\b(Bearer|Basic|Token)\s+[\w.~+/=-]{8,}", re.I), rf"\1 {REDACTED}"),
@@ -36,6 +42,8 @@ _SECRET_VARIABLE = re.compile(r"(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|KEY|C
 _SHORTEST_SECRET = 4
 _SHORTEST_VARIABLE = 8
 """Minimum length of an environment variable's value that is replaced: shorter values may be ordinary words."""
+_LONGEST_NAME = 1_000
+"""Length of names above which their values are hidden, because the search for words in a name takes time."""
 _LONGEST_JSON = 1024 * 1024
 """Maximum length of strings that are read as JSON documents."""
 _SPACE = " \t\n\r"
@@ -64,6 +72,10 @@ class Redactor:
         if isinstance(value, (list, tuple)):
             return [self.data(each) for each in value]
         return self._bytes(value) if isinstance(value, bytes) else value
+
+    def beginning(self, value: Any, most: int) -> Beginning:
+        """Return the beginning of data without secrets, at least `most` characters of it as JSON."""
+        return Beginning(value, most, text=self.text, is_secret=is_secret_name, hide=_hidden)
 
     def schema(self, value: Any) -> Any:
         """Return a JSON Schema, or a part of one, without secrets in its strings; names and patterns are kept."""
@@ -140,7 +152,7 @@ def json_document(text: str) -> Any:
 
 def is_secret_name(name: str) -> bool:
     """Whether a field of this name contains a secret: `accessToken`, `X-Api-Key`, `client_secret`."""
-    return _NAME.search(_BOUNDARY.sub("_", name)) is not None
+    return len(name) > _LONGEST_NAME or _NAME.search(_BOUNDARY.sub("_", name)) is not None
 
 
 def _hidden(value: Any) -> Any:
@@ -150,3 +162,72 @@ def _hidden(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_hidden(each) for each in value]
     return value if value is None or isinstance(value, bool) else REDACTED
+
+
+class Beginning:
+    """The beginning of JSON-shaped data without secrets. The rest is not examined, so that large data costs little.
+
+    `text` removes the secrets of a string. `hide` replaces the value of a name for which `is_secret` is true.
+    """
+
+    def __init__(
+        self,
+        value: Any,
+        most: int,
+        *,
+        text: Callable[[str], str],
+        is_secret: Callable[[str], bool],
+        hide: Callable[[Any], Any],
+    ) -> None:
+        self.is_whole = True
+        """Whether the data was not truncated."""
+        self._text = text
+        self._is_secret = is_secret
+        self._hide = hide
+        self._longest = 2 * most
+        self._left = most
+        self.data = self._first(value)
+
+    def _first(self, value: Any) -> Any:
+        """Return a value, or its beginning."""
+        if isinstance(value, str):
+            return self._first_text(value)
+        self._left -= 1
+        if isinstance(value, dict):
+            kept = {}
+            for name, each in value.items():
+                if self._ends():
+                    break
+                hidden = isinstance(name, str) and self._is_secret(name)
+                key = self._first_text(name) if isinstance(name, str) else name
+                kept[key] = self._first(self._hide(each) if hidden else each)
+            return kept
+        if isinstance(value, (list, tuple)):
+            items = []
+            for each in value:
+                if self._ends():
+                    break
+                items.append(self._first(each))
+            return items
+        if isinstance(value, (bytes, bytearray, memoryview)) and len(value) > self._longest:
+            self.is_whole = False
+            return bytes(value[: self._longest])
+        return value
+
+    def _ends(self) -> bool:
+        """Whether enough was kept, so that the next part is left out."""
+        if self._left <= 0:
+            self.is_whole = False
+        return self._left <= 0
+
+    def _first_text(self, text: str) -> str:
+        if len(text) > self._longest:
+            # A truncated JSON document would not be recognised as one, and would show its secret fields.
+            document = json_document(text)
+            if document is not None:
+                return msgspec.json.encode(self._first(document)).decode()
+            self.is_whole = False
+            text = text[: self._longest]
+        text = self._text(text)
+        self._left -= len(text)
+        return text

@@ -14,6 +14,7 @@ from operations.context import Identity, OperationContext
 from operations.errors import CallError, ErrorCode
 from operations.interceptors.base import Envelopes, Interceptor, Invocation, Only, Proceed, applies, asks, open_stream
 from operations.redaction import Redactor
+from operations.schema.dialects.literals import escaped
 from operations.spec import OperationSpec, OperationType
 
 _log = logging.getLogger("operations")
@@ -40,12 +41,14 @@ class ApprovalRequest(msgspec.Struct, frozen=True):
 
     def question(self) -> str:
         """Return the question to a person: the operation and its input, without secrets, truncated."""
-        data = Redactor().data(self.spec.input_schema.redact(self.input))
+        beginning = Redactor().beginning(self.spec.input_schema.redact(self.input), _MAX_SHOWN)
         try:
-            text = _encode(data).decode()
+            text = escaped(_encode(beginning.data).decode())
+            length = len(text) if beginning.is_whole else len(_encode(self.input))
         except (TypeError, ValueError, RecursionError):
-            text = "(not JSON)"
-        cut = f"… ({len(text) - _MAX_SHOWN:,} more characters)" if len(text) > _MAX_SHOWN else ""
+            text, length = "(not JSON)", 0
+        more = max(1, length - _MAX_SHOWN)
+        cut = f"… ({more:,} more characters)" if len(text) > _MAX_SHOWN or not beginning.is_whole else ""
         return f"Allow {self.spec.type.value} {self.spec.id} with the input {text[:_MAX_SHOWN]}{cut}?"
 
 

@@ -83,7 +83,7 @@ class LogCalls:
         if items is not None:
             fields["items"] = items
         if self._redactor is not None:
-            fields["input"] = _shorten(self._redactor.clean(invocation.input))
+            fields["input"] = _shorten(self._redactor.beginning(invocation.input, _LONGEST_INPUT))
         self._log.log(level, "%s", _Line(fields), extra=fields)
 
 

@@ -13,7 +13,7 @@ from operations.content import content_block
 from operations.envelope import HTTPResponseMeta, MCPResponseMeta, ResponseEnvelope
 from operations.errors import CallError
 from operations.interceptors.base import Envelopes, Invocation, Proceed, open_stream
-from operations.redaction import json_document
+from operations.redaction import Beginning, json_document
 
 REDACTED = "[redacted]"
 SECRET_NAMES = (
@@ -23,6 +23,8 @@ SECRET_NAMES = (
 )
 """Default shell patterns of the names whose values are redacted; case, `-` and `_` are ignored."""
 _MAX_DEPTH = 100
+_LONGEST_NAME = 1_000
+"""Length of names above which their values are replaced, because the comparison with the patterns takes time."""
 
 
 class FieldRedactor:
@@ -57,6 +59,10 @@ class FieldRedactor:
             items = [self.clean(item, depth + 1) for item in value]
             return items if any(new is not old for new, old in zip(items, value, strict=True)) else value
         return value
+
+    def beginning(self, value: Any, most: int) -> Any:
+        """Return the beginning of a value without secrets, at least `most` characters of it as JSON."""
+        return Beginning(value, most, text=self.clean, is_secret=self._is_secret, hide=lambda _: REDACTED).data
 
     def clean_envelope(self, envelope: ResponseEnvelope[Any]) -> ResponseEnvelope[Any]:
         """Return an envelope whose data, headers and content blocks have no secrets."""
@@ -99,6 +105,8 @@ class FieldRedactor:
     def _is_secret(self, name: Any) -> bool:
         if self._names is None or not isinstance(name, str):
             return False
+        if len(name) > _LONGEST_NAME:
+            return True
         known = self._known.get(name)
         if known is None:
             known = self._names.match(_plain(name)) is not None

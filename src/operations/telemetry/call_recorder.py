@@ -78,23 +78,18 @@ class CallRecorder:
             worker=self.worker,
             trace_parent=call.metadata.get("traceparent"),
             streaming=call.streaming,
-            label=None if self.clean is None else self._label(call),
+            label=self._label(call),
         )
 
     def _label(self, call: Call) -> str | None:
         """Return the first short string in an input as a label of the call, for example a city; None without one."""
-        if call.spec is None or not isinstance(call.input, dict):
+        if self.clean is None or call.spec is None or not isinstance(call.input, dict):
             return None
-        cleaned = self.cleaned_input(call)
-        values = cleaned.values() if isinstance(cleaned, dict) else ()
-        return next((each for each in values if isinstance(each, str) and 0 < len(each) <= _LONGEST_LABEL), None)
-
-    def cleaned_input(self, call: Call) -> Any:
-        """Return the part of an input that may be kept."""
-        if self.clean is None or call.input is None:
-            return None
-        value = call.input if call.spec is None else call.spec.input_schema.redact(call.input)
-        return self.clean(value)
+        shown = call.spec.input_schema.redact(call.input)
+        for name, each in shown.items() if isinstance(shown, dict) else ():
+            if isinstance(each, str) and 0 < len(each) <= _LONGEST_LABEL:
+                return str(self.clean({name: each})[name])
+        return None
 
 
 class _Recorded(Observation):
@@ -136,14 +131,20 @@ class _Recorded(Observation):
         record.items = call.items
         recorder.records.end(record, outcome, status=self._status, message=message, seconds=call.seconds)
         if recorder.clean is not None or self._differences:
-            output = self._cleaned_output()
-            recorder.records.keep_bodies(record, recorder.cleaned_input(call), output, self._differences)
+            input, output = self._bodies()
+            recorder.records.keep_bodies(record, input, output, self._differences, clean=recorder.clean)
 
-    def _cleaned_output(self) -> Any:
-        spec, clean = self._call.spec, self._recorder.clean
-        if clean is None or self._output is None:
-            return None
-        return clean(self._output if spec is None else spec.output_schema.redact(self._output))
+    def _bodies(self) -> tuple[Any, Any]:
+        """Return input and output without the parts that their schemas mark as secret; None if bodies are not kept."""
+        spec, input, output = self._call.spec, self._call.input, self._output
+        if self._recorder.clean is None:
+            return None, None
+        if spec is None:
+            return input, output
+        return (
+            None if input is None else spec.input_schema.redact(input),
+            None if output is None else spec.output_schema.redact(output),
+        )
 
 
 def status_of(error: CallError) -> int | None:

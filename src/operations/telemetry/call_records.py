@@ -234,13 +234,27 @@ class CallRecords:
             self._forget(record)
         self._notify("ended", record)
 
-    def keep_bodies(self, record: CallRecord, input: Any, output: Any, differences: Sequence[Difference] = ()) -> None:
-        """Keep input, output and differences of a call, unless they are too large; the oldest are dropped."""
+    def keep_bodies(
+        self,
+        record: CallRecord,
+        input: Any,
+        output: Any,
+        differences: Sequence[Difference] = (),
+        *,
+        clean: Callable[[Any], Any] | None = None,
+    ) -> None:
+        """Keep input, output and differences of a call, unless they are too large; the oldest are dropped.
+
+        `clean` removes secrets from what is kept.
+        """
         if record.number not in self._records:
             return
         encoded = [_encode(value) for value in (input, output)]
-        kept = [None if body is None or len(body) > _LONGEST_BODY else body for body in encoded]
         sizes = [0 if body is None else len(body) for body in encoded]
+        kept = [None if body is None or len(body) > _LONGEST_BODY else body for body in encoded]
+        if clean is not None:  # only for what is small enough: to clean a large value takes time
+            values = zip(kept, (input, output), strict=True)
+            kept = [None if body is None else _encode(clean(value)) for body, value in values]
         encoded_differences = _encode(differences) if differences else None
         bodies = Bodies(kept[0], kept[1], sizes[0], sizes[1], encoded_differences)
         self._bodies[record.number] = bodies
