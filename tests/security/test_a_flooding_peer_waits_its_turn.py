@@ -8,16 +8,28 @@ import struct
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operations import CallError, ErrorCode, Identity, OperationContext, OperationRegistry, operation
+from operations import (
+    CallError,
+    ErrorCode,
+    Identity,
+    OperationContext,
+    OperationRegistry,
+    OperationSpec,
+    OperationType,
+    operation,
+)
 from operations.calls import CallHandler, PendingRequestMap
 from operations.calls.codec import JSON
 from operations.calls.events import VERSION, CallRequested, RequestPayload
 from operations.calls.hub import Hub, router
+from operations.calls.hub import session as hub_session
 from operations.calls.hub.spoke import Spoke
 from operations.context import Grant
 from operations.dispatch import Dispatcher, Request
@@ -28,7 +40,7 @@ from operations.pubsub.link import Link
 from operations.pubsub.memory import MemoryTransport
 from operations.pubsub.websocket_server import serve
 from tests.contracts.operations_under_test import Sleeper
-from tests.security.raw_websocket import BINARY, RawPeer
+from tests.security.raw_websocket import BINARY, TEXT, RawPeer
 from tests.waiting import until
 
 TOKENS = StaticTokens(
@@ -323,7 +335,7 @@ async def test_connections_of_one_identity_share_the_limits_of_the_hub() -> None
 
 async def test_large_requests_of_a_caller_without_rights_wait_at_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker keeps the input of every call that runs or waits there."""
-    monkeypatch.setattr(router, "_MOST_SENT_WITHOUT_RIGHTS", 150_000)
+    monkeypatch.setattr(hub_session, "_MOST_SENT", 150_000)
     let_go, runs = asyncio.Event(), Counter[str]()
 
     @operation(id="shop.keep")
@@ -347,6 +359,75 @@ async def test_large_requests_of_a_caller_without_rights_wait_at_the_hub(monkeyp
         assert {each.data for each in await asyncio.gather(*flood, *others)} == {60_000}
         assert (queue.calls, queue.sent_bytes) == (0, 0)
         await handler.close()
+
+
+class SilentWorker:
+    """A worker by hand: it notes the callers and ids of its requests, and responds only when it is told to."""
+
+    def __init__(self, peer: RawPeer) -> None:
+        self.peer = peer
+        self.requests: list[tuple[str, str]] = []
+        self.reading = asyncio.create_task(self._read())
+
+    @classmethod
+    async def join(cls, hub: Hub) -> SilentWorker:
+        peer = await RawPeer.join(hub.port, "worker", "w" * 32)
+        spec = OperationSpec(name="echo", namespace="shop", type=OperationType.MUTATION)
+        announced = {"workerId": f"{'w' * 32}.1", "generation": 1, "operations": [spec.to_dict()]}
+        peer.send_event("worker.announced", announced, namespaces=["shop"])
+        return cls(peer)
+
+    async def _read(self) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, TimeoutError):
+            while True:
+                opcode, message = await self.peer.read()
+                event: dict[str, Any] = msgspec.json.decode(message) if opcode == TEXT else {}
+                if event.get("type") == "call.requested":
+                    self.requests.append((event["identity"]["id"], event["id"]))
+
+    def count(self, caller: str) -> int:
+        return sum(identity == caller for identity, _ in self.requests)
+
+    def accept(self, number: int) -> None:
+        """Confirm a request that still runs."""
+        _, id = self.requests[number]
+        self.peer.send_event("call.accepted", {"requestId": id, "workerId": "w"}, id=id)
+
+    def fail(self, number: int) -> None:
+        _, id = self.requests[number]
+        self.peer.send_event("call.error", {"requestId": id, "code": "EXECUTION_ERROR"}, id=id)
+
+
+async def test_unread_requests_of_a_caller_without_rights_wait_at_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker handles its requests in order: those of others wait until it has decoded all earlier ones."""
+    monkeypatch.setattr(hub_session, "CONFIRM_SECONDS", 3600.0)
+    async with scene() as at:
+        worker = await SilentWorker.join(at.hub)
+        await until(lambda: "shop.echo" in at.hub.operations)
+        large = {"values": [0] * 25_000}  # JSON of 50 KB, as this worker supports only JSON
+        flood = [asyncio.create_task(at.flood.call("shop.echo", large)) for _ in range(20)]
+        await until(lambda: worker.count("flood") == 6)
+        others = [asyncio.create_task(at.honest.call("shop.echo", large))]
+        others += [asyncio.create_task(at.flood.call("shop.echo")) for _ in range(10)]
+        await until(lambda: worker.count("honest") == 1)
+        assert worker.count("flood") == 6
+        # Cancelled calls free nothing, because the worker still has to read their requests.
+        flood[0].cancel()
+        flood[1].cancel()
+        await until(lambda: len(at.hub.router.sessions["s2"].calls) == 4)
+        worker.accept(2)
+        await until(lambda: worker.count("flood") == 7)
+        worker.fail(3)
+        await until(lambda: worker.count("flood") == 8)
+        # A worker that never confirms its requests delays their caller by a second, not for ever.
+        monkeypatch.setattr(hub_session, "CONFIRM_SECONDS", 0.0)
+        at.hub.router._unblock(at.hub.router.sessions["s2"].queue)
+        await until(lambda: worker.count("flood") == 30)
+        for number in range(len(worker.requests)):
+            worker.fail(number)
+        await asyncio.gather(*flood, *others, return_exceptions=True)
+        worker.peer.writer.close()
+        await worker.reading
 
 
 async def test_nested_calls_do_not_wait_for_the_calls_that_they_are_nested_in() -> None:

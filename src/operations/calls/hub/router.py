@@ -17,7 +17,14 @@ from operations.calls.codec import CODEC_OF, JSON, UNREADABLE, Codec, codec_of, 
 from operations.calls.events import NULL, VERSION, AbortPayload, CallAborted, CallCredit, CreditPayload, EventHeader
 from operations.calls.hub.directory import CallableOperation, HubDirectory
 from operations.calls.hub.route_observer import RouteObserver, parent_of, read_code
-from operations.calls.hub.session import CallerQueue, HubSession, RoutedCall, convert, request_size
+from operations.calls.hub.session import (
+    CONFIRM_SECONDS,
+    CallerQueue,
+    HubSession,
+    RoutedCall,
+    convert,
+    request_size,
+)
 from operations.context import Grant, Identity
 from operations.errors import CallError, ErrorCode
 from operations.failures import aborted, not_converted, timed_out, too_large, unavailable, unreadable
@@ -34,11 +41,6 @@ _MOST_CALLS = 100_000
 """Largest number of calls of one caller, including those that are queued."""
 _MOST_QUEUED_BYTES = 16 << 20
 """Largest size of the queued requests of one caller."""
-_MOST_SENT_WITHOUT_RIGHTS = 64 << 20
-"""Largest total size of the requests of one caller without rights that were sent to workers and have not ended.
-
-Further requests are queued, because a worker keeps the input of a call in memory while the call runs.
-"""
 _QUEUED_PER_TURN = 64
 """Number of queued requests of one caller that are forwarded in one iteration of the event loop."""
 _MOST_UNREAD = 32 << 20
@@ -188,9 +190,7 @@ class Router:
 
     def _is_full(self, queue: CallerQueue, session: HubSession) -> bool:
         """Return whether a caller's next request has to wait until earlier calls have ended."""
-        if queue.calls >= self._calls_per_caller:
-            return True
-        return queue.sent_bytes > _MOST_SENT_WITHOUT_RIGHTS and not session.principal.has_rights
+        return queue.calls >= self._calls_per_caller or (queue.is_large and not session.principal.has_rights)
 
     def _queue(self, queue: CallerQueue, session: HubSession, header: EventHeader, codec: Codec) -> None:
         """Queue a request until earlier calls of its caller have ended."""
@@ -204,6 +204,7 @@ class Router:
             header.identity = header.identity.copy()
         header.namespaces = ()
         queue.add(session, header, codec)
+        self._schedule_unblocking(queue)
 
     def _schedule_forwarding(self, queue: CallerQueue) -> None:
         if not queue.is_forwarding:
@@ -217,12 +218,24 @@ class Router:
                 break
             session, request_id = next(iter(queue.requests))
             if self._is_full(queue, session):
+                self._schedule_unblocking(queue)
                 break
             self._forward(session, *queue.remove(session, request_id))
         else:
             asyncio.get_running_loop().call_soon(self._forward_queued, queue)
             return
         queue.is_forwarding = False
+
+    def _schedule_unblocking(self, queue: CallerQueue) -> None:
+        """Forward the queue again later, even if no worker confirms the requests that were sent."""
+        if not queue.is_unblocking:
+            queue.is_unblocking = True
+            asyncio.get_running_loop().call_later(CONFIRM_SECONDS, self._unblock, queue)
+
+    def _unblock(self, queue: CallerQueue) -> None:
+        queue.is_unblocking = False
+        if queue.requests:
+            self._schedule_forwarding(queue)
 
     def cancel(self, call: RoutedCall, reason: str) -> bool:
         """End a call with `ABORTED`; return False if it has ended before."""
@@ -326,8 +339,7 @@ class Router:
         grant = Grant(identity=identity, token=token, origin=request_id, deadline=ends)
         call = RoutedCall(request_id, caller_id, header.to, session, worker, queue, grant, header.stream, len(message))
         session.calls[caller_id] = worker.running[request_id] = call
-        queue.calls += 1
-        queue.sent_bytes += call.size
+        queue.add_sent(call)
         if self.observers:
             call.began = perf_counter()
         worker.grants.held[token] = grant
@@ -353,13 +365,9 @@ class Router:
             self._note_unexpected(session, header.id)
             return
         kind = header.type
-        if kind == "call.responded":
-            is_last = not call.stream
-        else:
-            is_last = kind not in _INTERIM
-            if not is_last and not call.admits_interim(memoryview(header.payload).nbytes):
-                self.counters.dropped += 1
-                return
+        is_last = not call.stream if kind == "call.responded" else kind not in _INTERIM
+        if kind in _INTERIM and not self._admit_interim(call, header):
+            return
         caller = call.caller
         header.id = call.caller_id
         message = codec.encode(header)
@@ -380,6 +388,15 @@ class Router:
             for observer in self.observers:
                 observer.item(call)
         caller.deliver(message)
+
+    def _admit_interim(self, call: RoutedCall, header: EventHeader) -> bool:
+        """Note that a worker runs a call; return whether to forward its response, which does not end the call."""
+        call.queue.confirm(call)
+        if call.queue.requests:
+            self._schedule_forwarding(call.queue)
+        admitted = call.admits_interim(memoryview(header.payload).nbytes)
+        self.counters.dropped += not admitted
+        return admitted
 
     def _note_unexpected(self, session: HubSession, request_id: str) -> None:
         """Count a response to a request that its sender does not run, or no longer runs."""
@@ -485,6 +502,8 @@ class Router:
         queue = call.queue
         queue.calls -= 1
         queue.sent_bytes -= call.size
+        if answered:  # the worker may not have read the request of another call
+            queue.confirm(call)
         if queue.requests:
             self._schedule_forwarding(queue)
         if call.expires is not None:

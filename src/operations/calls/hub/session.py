@@ -46,6 +46,19 @@ _MAX_WITHOUT_RIGHTS = 4 << 20
 """Largest message of a peer without rights: the hub keeps up to three copies, and needs 3 ns per byte to read the
 header.
 """
+_MOST_SENT = 64 << 20
+"""Largest total size of the requests of one caller without rights that were sent to workers and have not ended.
+
+Further requests are queued, because a worker keeps the input of a call in memory while the call runs.
+"""
+_MOST_UNCONFIRMED = 256 << 10
+"""Largest total size of the requests of one caller without rights that no worker has confirmed.
+
+A worker confirms a request by its outcome or by `call.accepted`. It handles requests in order of arrival, so that
+those of others wait for the unconfirmed ones.
+"""
+CONFIRM_SECONDS = 1.0
+"""Seconds after which requests no longer count as unconfirmed: a worker may be slow, or may never confirm them."""
 _MAX_CONVERTED = 4 << 20
 _MAX_CONVERTED_VALUES = 25_000
 """Limits of a message that is converted to JSON: its bytes, and its values. A value takes up to 1.5 µs to convert."""
@@ -142,11 +155,41 @@ class CallerQueue:
         """Number of calls of this caller that were sent to workers and have not ended."""
         self.sent_bytes = 0
         """Total size of the requests of the calls that `calls` counts."""
+        self.unconfirmed_bytes = 0
+        """Total size of the requests that were sent to workers since `_period` began, and that no worker confirmed."""
+        self._period = 0
+        """The number of the current period."""
+        self._period_began = 0.0
         self.requests: dict[tuple[HubSession, str], tuple[EventHeader, Codec]] = {}
         """The waiting requests in order of arrival, by session and request id of the session."""
         self.bytes = 0
         self.is_forwarding = False
         """Whether forwarding requests is scheduled."""
+        self.is_unblocking = False
+        """Whether forwarding requests is scheduled for the time when the unconfirmed ones no longer count."""
+
+    def add_sent(self, call: RoutedCall) -> None:
+        """Count a call whose request is sent to a worker."""
+        if not self.unconfirmed_bytes:
+            self._period_began = time.monotonic()
+        self.calls += 1
+        self.sent_bytes += call.size
+        self.unconfirmed_bytes += call.size
+        call.period = self._period
+
+    def confirm(self, call: RoutedCall) -> None:
+        """Note that a worker has handled the request of a call."""
+        if call.period == self._period:
+            self.unconfirmed_bytes -= call.size
+            call.period = -1
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the requests that were sent have so many bytes that those of a caller without rights have to wait."""
+        if self.unconfirmed_bytes > _MOST_UNCONFIRMED and time.monotonic() - self._period_began >= CONFIRM_SECONDS:
+            self._period += 1
+            self.unconfirmed_bytes = 0
+        return self.unconfirmed_bytes > _MOST_UNCONFIRMED or self.sent_bytes > _MOST_SENT
 
     def add(self, session: HubSession, header: EventHeader, codec: Codec) -> None:
         """Queue a request."""
@@ -185,6 +228,8 @@ class RoutedCall(msgspec.Struct, eq=False):
     """Size of the request."""
     expires: int | None = None
     """The epoch second in which the hub ends the call at the latest; None without a deadline."""
+    period: int = -1
+    """The period of the queue in which the request was sent; -1 once the worker has confirmed it."""
     has_ended: bool = False
     began: float = 0.0
     """Time of `perf_counter` at which the call was forwarded, if the hub has observers."""
