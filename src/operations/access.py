@@ -72,7 +72,7 @@ def access_error(operation_id: str, decision: AccessDecision, identity: Identity
 
 
 def _missing_resource(access: AccessControl, identity: Identity | None) -> str | None:
-    """Return the missing permission, such as `read any project`; None if the identity has it."""
+    """Return the missing permission, such as `read any project`; None if none is missing."""
     if access.resource_type is None and access.resource_action is None:
         return None
     for resource, actions in (identity.resources if identity is not None else {}).items():

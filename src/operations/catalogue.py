@@ -23,7 +23,7 @@ class OperationCatalogue:
 
     def __init__(self) -> None:
         self.operations: dict[str, Operation[Any]] = {}
-        """Operations by id; change them only with `register` and `unregister`."""
+        """Operations by id; change the dict only through methods such as `register`."""
         self.generation = 0
         """Counter of registrations, replacements and removals; a cache compares it to detect changes."""
         self._aliases: dict[str, list[str]] | None = None
@@ -171,9 +171,8 @@ class OperationCatalogue:
                 self._aliases[attribute_path(operation_id)].append(operation_id)
         candidates = self._aliases.get(attribute_path(path), [])
         if len(candidates) > 1:
-            message = (
-                f"ambiguous name {path}: it matches {', '.join(sorted(candidates))}; write env['namespace']['name']"
-            )
+            ids = sorted(candidates)
+            message = f"ambiguous name {path}: it matches {', '.join(ids)}; write the exact id, as in env[{ids[0]!r}]"
             raise CallError(ErrorCode.OPERATION_NOT_FOUND, message)
         return self.operations[candidates[0]] if candidates else None
 

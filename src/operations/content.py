@@ -1,7 +1,7 @@
 """MCP content blocks: independent of the MCP SDK and tolerant of newer servers.
 
-Unknown fields of a known block (`_meta`, `title`, `size`) are kept in the block's `extra` and written back. A block of
-an unknown type becomes a text block with the block's JSON.
+Unknown fields of a known block, such as `_meta`, are kept in the block's `extra` and written back. A block of an
+unknown type becomes a text block with the block's JSON.
 """
 
 from __future__ import annotations

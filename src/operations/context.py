@@ -85,7 +85,7 @@ class Grant(msgspec.Struct, eq=False, kw_only=True):
     """The operations that the request's server exposes, for handlers that call operations by id; None for all."""
     ended: bool = False
     closing: float | None = None
-    """At a hub, the monotonic time at which the grant of an aborted request ends; None if it was not aborted."""
+    """At a hub: the monotonic time at which the grant ends after an abort of its request; None without an abort."""
 
 
 current_grant: ContextVar[Grant | None] = ContextVar("current_grant", default=None)

@@ -36,8 +36,7 @@ _Buckets = dict[int, Bucket]
 
 
 class TimerWheel:
-    """Expires entries when their time is over, at most 20 ms late; entries of one tick share one timer of the event
-    loop.
+    """Expires entries when their time is over, at most 20 ms late; entries of the same 20 ms share one timer.
 
     An entry that ends early is discarded from its bucket, which costs less than cancelling a timer. Each event loop has
     separate buckets, because one registry may be used from several threads.

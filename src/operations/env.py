@@ -99,7 +99,7 @@ class EnvNode(msgspec.Struct, frozen=True, eq=False):
         return node
 
     def __call__(self, input: Any = None, /, **members: Any) -> Any:
-        """Call the operation: return a coroutine of its envelope, or an async iterator for a subscription."""
+        """Call the operation: return a coroutine for its envelope, or an async iterator of envelopes if it streams."""
         operation_id, found = self._scope.resolve(self._path)
         operation = found or self._operation  # a remote operation is not in the registry
         if operation is not None and operation.handler is None and operation.stream is not None:
@@ -147,7 +147,7 @@ class EnvNode(msgspec.Struct, frozen=True, eq=False):
 class BlockingEnv:
     """The env of a plain `def` handler, which runs in a worker thread: calls block and return the envelope.
 
-    A subscription is an ordinary iterator of envelopes. The calls run on the event loop of the handler's registry.
+    A subscription is a synchronous iterator of envelopes. The calls run on the event loop of the handler's registry.
     """
 
     __slots__ = ("_loop", "_node")
@@ -209,7 +209,7 @@ def build_env(
     *,
     stream: InvokeStream | None = None,
 ) -> Env:
-    """Return the operations of `registry` as `env.namespace.name(...)`, called on behalf of `context`.
+    """Return the env of `context`: the operations of `registry` as `env.namespace.name(...)`.
 
     `namespaces` limits the available operations. `invoke` and `stream` replace `execute_nested` and
     `subscribe_nested` of the registry, so that the call protocol can call operations that the registry does not have.

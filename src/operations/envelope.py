@@ -52,7 +52,7 @@ class LocalResponseMeta(
     tag="local",
     forbid_unknown_fields=False,
 ):
-    """Meta of a result from this process."""
+    """Meta of a result that comes from neither HTTP nor MCP: the operation and the time."""
 
     operation_id: str
     timestamp: int
@@ -186,7 +186,7 @@ class Event(msgspec.Struct, Generic[T_co], frozen=True):
 
 
 def local_envelope(data: T, operation_id: str) -> ResponseEnvelope[T]:
-    """Wrap a result from this process, with the current time."""
+    """Wrap a result that comes from neither HTTP nor MCP, with the current time."""
     return ResponseEnvelope(data, LocalResponseMeta(operation_id, time.time_ns() // 1_000_000))
 
 

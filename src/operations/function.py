@@ -48,7 +48,7 @@ Load = Callable[[Any], dict[str, Any]]
 _STREAMS = (AsyncGenerator, AsyncIterator, AsyncIterable)
 
 NAMESPACE_VARIABLE = "__operations_namespace__"
-"""Name of the module variable that sets the namespace of the module's functions, by default the module's name."""
+"""Name of the module variable with the namespace of the module's functions. Without it, the module's name is used."""
 
 
 class FunctionOperation(Operation[R_co], Generic[P, R_co, Returned], frozen=True, kw_only=True):
@@ -274,7 +274,7 @@ class _FunctionCall:
         return self._call_by_position(arguments) if self._positional else self._function(**arguments)
 
     def _call_by_position(self, arguments: dict[str, Any]) -> Any:
-        # A separate method: its comprehension would slow down every call.
+        # A separate method: in `run`, the comprehension would slow down every call.
         leading = [arguments.pop(name, default) for name, default in self._positional]
         return self._function(*leading, **arguments)
 

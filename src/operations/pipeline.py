@@ -91,13 +91,13 @@ class Mismatches:
         return total
 
     def _pattern(self, operation_id: str, path: str, rule: str) -> str:
-        """Return a path pattern, which is the same for all items of a list and all keys of a map."""
+        """Return a path with `*` for array indexes and, if problems of one rule have many paths, for the last key."""
         path = re.sub(_INDEX, "/*", path)
         paths = self._spread.setdefault((operation_id, rule), set())
         if path in paths or len(paths) < _MAX_PATHS:
             paths.add(path)
             return path
-        # Many paths of one rule differ in the keys of a map. Such keys are data: `*` replaces the last one.
+        # If one rule has many paths, they differ in the keys of a map. Such keys are data: `*` replaces the last one.
         return f"{path.rpartition('/')[0]}/*"
 
     def _add(self, key: tuple[str, str], problem: Problem, count: int) -> None:

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Recent(Generic[K, T]):
-    """Mapping that keeps the keys set last: at least the last `minimum` keys, and fewer than twice as many.
+    """Mapping that keeps the most recently set keys: at least the last `minimum`, and fewer than twice as many.
 
     It rotates two dictionaries, because finding the oldest key of a single one gets slower with every deleted key.
     """

@@ -34,9 +34,9 @@ _MAX_SHOWN = 400
 class FileRecorder:
     """An interceptor that appends every call and its result to a file: `OperationRegistry(interceptors=[recorder])`.
 
-    Replaced in the file are: `secrets`, the values of environment variables with names such as `GITHUB_TOKEN`, of
-    fields with names such as `token` and of fields that a schema marks as secret, and strings that look like
-    credentials. The function `redact` then converts every remaining string.
+    These values are replaced in the file: `secrets`, environment variables with names such as `GITHUB_TOKEN`, fields
+    with names such as `token`, fields that a schema marks as secret, and strings that look like credentials. The
+    function `redact` then converts every remaining string.
     """
 
     def __init__(

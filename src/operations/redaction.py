@@ -151,7 +151,7 @@ def json_document(text: str) -> Any:
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a field of this name contains a secret: `accessToken`, `X-Api-Key`, `client_secret`."""
+    """Whether the name of a field suggests a secret, such as `accessToken`, or is too long to be searched."""
     return len(name) > _LONGEST_NAME or _NAME.search(_BOUNDARY.sub("_", name)) is not None
 
 

@@ -33,7 +33,7 @@ MAX_VALUES = 100_000
 value takes up to 0.3 µs.
 """
 LARGE_MESSAGE = 64 << 10
-"""Size in bytes above which a message is decoded only after its caller's rights are checked."""
+"""Size in bytes above which the input in a message is decoded only after its caller's rights are checked."""
 _LENGTH_SIZES = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xC7: 1, 0xC8: 2, 0xC9: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
 """Size of the length field of binary values, extensions and strings in MessagePack, by the first byte."""
 _FIXED_SIZES = bytes(160) + bytes(range(32)) + bytes.fromhex("00000000000000 010101 0408 01020408 01020408 02030509 11")
@@ -281,7 +281,7 @@ def _require_text(value: dict[Any, Any], path: str) -> None:
 
 
 def _derive(value: Any, kind: type, path: str, convert: Callable[[Any, str], Any]) -> Any:
-    """Convert a subclass instance (an IntEnum, an OrderedDict) to its JSON base type; raise if it has none."""
+    """Convert an instance of a subclass, such as an IntEnum, to its JSON base type; raise if it has none."""
     if kind is float:
         if not isfinite(value):
             raise _refusal(path, f"JSON has no number {value}")

@@ -252,7 +252,7 @@ def describe(operation: Operation[Any]) -> dict[str, Any]:
 
 
 def split(operations: list[dict[str, Any]], limit: int | None) -> list[list[dict[str, Any]]]:
-    """Split operations into parts that each fit in a message of `limit` bytes; a larger operation is a part alone."""
+    """Split operations into parts that each fit in a message of `limit` bytes; a larger one is a separate part."""
     if limit is None:
         return [operations]
     parts: list[list[dict[str, Any]]] = [[]]
@@ -276,7 +276,7 @@ class WorkerDirectory:
         self._silent: dict[str, int] = {}
         """Number of heartbeat intervals of this process since the last message of each worker.
 
-        Intervals are counted instead of seconds, because a process that is stopped or busy reads nothing meanwhile.
+        Intervals are counted instead of seconds, because this process reads nothing while it is stopped or busy.
         """
         self._known: dict[str, AnnouncementPayload] = {}
         self._parts: dict[str, list[AnnouncementPayload]] = {}

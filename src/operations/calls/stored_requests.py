@@ -307,7 +307,7 @@ def job_of(event: CallRequested, delivery: Delivery) -> JobRequest | None:
 
 
 def first_record(event: CallRequested, job: JobRequest, delivery: Delivery) -> JobRecord:
-    """Return the record of a job that this worker received, before it runs."""
+    """Return the record of a job that this worker received and has not started."""
     now = now_ms()
     return JobRecord(
         operation_id=event.to,

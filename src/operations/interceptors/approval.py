@@ -53,7 +53,7 @@ class ApprovalRequest(msgspec.Struct, frozen=True):
 
 
 class Approved(msgspec.Struct, frozen=True):
-    """The call runs, with another input if one is given; that input is validated like any other."""
+    """The call runs. If `input` is set, it replaces the input of the call and is validated."""
 
     input: Any = msgspec.UNSET
 

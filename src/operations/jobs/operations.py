@@ -23,8 +23,8 @@ _MOST_LISTED = 1_000
 def job_operations(jobs: Jobs, *, namespace: str = "jobs") -> list[Operation[Any]]:
     """Return the methods of `jobs` as operations, with which each caller uses its own jobs.
 
-    The verified identity of a caller decides which jobs are its own. A caller can use only jobs of operations that it
-    may call at the server that received its request; the scope `jobs.admin` gives access to all existing jobs.
+    The verified identity of a caller decides which jobs are its own. A caller can use a job only if it may call the
+    job's operation at the server that received the request. The scope `jobs.admin` gives access to all existing jobs.
     """
 
     of = partial(_jobs_of, jobs)

@@ -38,7 +38,7 @@ class Jobs:
     With a registry, jobs run in this process and are lost when the process ends. With a transport that stores messages
     (Redis, NATS with JetStream), workers run the jobs, and every process on that bus can fetch their results.
 
-    Its methods trust the code that calls them, as `registry.execute` does. Code that serves external callers uses
+    The methods trust their caller, as `registry.execute` does. Code that serves external callers uses
     `jobs.of(identity)`, which has only the jobs that this identity may use.
     """
 
@@ -168,7 +168,7 @@ class Jobs:
         if record.state not in (JobState.FAILED, JobState.DEAD) or not is_kept:
             problem = "only failed and dead jobs can be retried"
             if record.state is JobState.DEAD:
-                problem = "its request is deleted; submit it again"
+                problem = "its request is deleted; submit the call again"
             message = f"the job {job_id} is {record.state.value}: {problem}"
             raise CallError(ErrorCode.VALIDATION_ERROR, message, {"jobId": job_id, "state": record.state.value})
         is_owner = self._identity is not None and record.owner == self._owner

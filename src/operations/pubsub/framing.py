@@ -24,9 +24,7 @@ A large burst has at least `_FEWEST_SHARES` shares. A share has at most `_LARGES
 `_LARGEST_QUICK_SHARE` quick requests.
 """
 _MOST = 4_096
-"""The largest number of messages in a batch; a batch that claims more is refused, to bound its memory and the time in
-which it is handled.
-"""
+"""The largest number of messages in a batch. A batch that claims more is refused, to bound memory and handling time."""
 _UNREADABLE = b"\0"
 BATCH_MARKS = (b"\0", b"\2")
 """The two bytes with which a batch may begin; no other message begins with them."""

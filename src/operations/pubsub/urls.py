@@ -31,7 +31,7 @@ def hosts_and_ports(url: str) -> list[tuple[str, int]]:
     _, separator, rest = url.partition("://")
     if scheme not in PORTS:
         if scheme == "unix" and not rest.strip("/"):
-            raise wrong_address(url, "it has no socket path: unix:///path/to/redis.sock")
+            raise wrong_address(url, "it has no socket path: expected unix:///path/to/redis.sock")
         return []
     if not separator:
         raise wrong_address(url, f"expected {scheme}://host:port")
@@ -39,7 +39,7 @@ def hosts_and_ports(url: str) -> list[tuple[str, int]]:
     for text in _parts(rest.partition("?")[0], scheme):
         host, port = read_host_and_port(text, PORTS[scheme], url)
         if not host and not scheme.startswith("redis"):
-            raise wrong_address(url, f"it has no host: {scheme}://host:port")
+            raise wrong_address(url, f"it has no host: expected {scheme}://host:port")
         found.append((host or "127.0.0.1", port))
     return found
 

@@ -341,7 +341,7 @@ def _read_operations(
     """Decode the specs that a session may register.
 
     Return the operations, and the reasons for rejected ones, both by operation id. An operation in a namespace of
-    `refused` is in neither, because its whole namespace has a reason.
+    `refused` is in neither of them, because `refused` has the reason for the whole namespace.
     """
     operations: dict[str, AnnouncedOperation] = {}
     rejected: dict[str, str] = {}

@@ -142,7 +142,7 @@ class Router:
             codec = CODEC_OF.get(message[:1]) or codec_of(message)
             header = codec.decode_header(message)
             if codec is JSON and not message.isascii():
-                message.decode()  # the payload is forwarded unread; text that is not UTF-8 fails a connection
+                message.decode()  # raises: invalid UTF-8 in the payload would end the receiver's connection
         except UNREADABLE as error:
             self._reject_unreadable(session, codec, message, error)
             return

@@ -145,7 +145,7 @@ class Hub:
 
     async def start(self) -> None:
         """Listen for spokes."""
-        from operations.pubsub.websocket_server import serve  # an ASGI server needs no WebSocket library of ours
+        from operations.pubsub.websocket_server import serve  # imported lazily: an ASGI server has its own library
 
         self._listener = await serve(
             self.admit,

@@ -100,7 +100,7 @@ class PyreqwestClient:
 
         def capacity(origin: str) -> int:
             if options.http2:
-                return sys.maxsize  # HTTP/2 has one connection for all
+                return sys.maxsize  # HTTP/2 has one connection for all requests
             return 1 if origin.startswith("http:") else share_tls
 
         return ClientPool(
@@ -124,7 +124,7 @@ class _Exchange:
         self._pooled: PooledClient[Client] | None = None
         self._request = request
         self._options = options
-        # There must be no other reference: in the frame of a cancelled task, it would keep idle connections open.
+        # The only reference: another one, in the frame of a cancelled task, would keep idle connections open.
         self._stream: StreamRequest | None = None
         self._upload: _Upload | None = None
         self._piece: bytes | None = None

@@ -35,7 +35,7 @@ class SocketAborter:
     """Aborts marked connections, from any event loop."""
 
     def __init__(self) -> None:
-        # A client may be used by several event loops. Each searches separately, because another may end at any time.
+        # A client may be used by several event loops. Each loop searches for itself: another may end at any time.
         self._searches: WeakKeyDictionary[asyncio.AbstractEventLoop, _Search] = WeakKeyDictionary()
 
     def abort(self, mark: int, *, abort_seconds: float) -> None:

@@ -226,7 +226,7 @@ class NatsConnection(asyncio.Protocol):
     def beat(self) -> None:
         """Ping an idle server, and abort the connection if the server stays silent.
 
-        Heartbeats are counted instead of seconds, because a process that is stopped or busy reads nothing meanwhile.
+        Heartbeats are counted instead of seconds, because this process reads nothing while it is stopped or busy.
         """
         self._silent += 1
         if self._silent > SILENT_BEATS:

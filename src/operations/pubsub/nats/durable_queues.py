@@ -43,7 +43,7 @@ _MOST_READS = 4
 """Number of attempts to read the record of a message: a replica may not have the record yet."""
 _EXPIRED = (404, 408)
 _TOO_LARGE = b"Message Size Exceeds MaxBytes"
-"""The end of a pull request whose next message is larger than the rest of its bytes."""
+"""The status with which a pull request ends if the next message exceeds the remaining bytes of the request."""
 _ENTRY_HEADER = b"Operations-Entry"
 """The header of a redelivered message: its sequence number in the queue from which a worker moved it."""
 _RECORD_HEADERS = 1 << 14
@@ -176,7 +176,7 @@ class DurableQueues:
     def _suspect(self, namespace: str, message: bytes, delivery: NatsDelivery, caller: str | None) -> None:
         """Move a redelivered message, which may have crashed its worker, to a queue that is handled one at a time."""
         subject = self.subjects.target(f"suspect.{namespace}", caller=caller)
-        # If other callers could guess the key, they could store it first. This message would be lost as a duplicate.
+        # A caller that could guess the key could store it first: this message would be lost as a duplicate.
         key = blake2b(b"%d " % delivery.sequence + message, digest_size=16).hexdigest()
         headers = b"Nats-Msg-Id: %b\r\n" % key.encode()
         headers += b"%b: %b\r\n" % (_ENTRY_HEADER, delivery.entry.encode())
@@ -269,7 +269,7 @@ class DurableQueueReader:
         self._memory = 0
         """The memory of the messages that are held."""
         self._is_next_large = False
-        """Whether the next message is too large for a pull request with a limit: it is requested alone."""
+        """Whether the next message exceeds the limit of bytes: it is requested alone and without the limit."""
         self._asked = 0
         self._unsubscribe = queues.client.subscribe(self._inbox + b".*", full=self._received)
         self._overdue: asyncio.TimerHandle | None = None

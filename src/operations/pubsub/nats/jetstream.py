@@ -204,4 +204,4 @@ def _read_reply(message: NatsMessage) -> JetStreamReply:
     try:
         return msgspec.json.decode(message.data, type=JetStreamReply)
     except msgspec.DecodeError:
-        return JetStreamReply(JetStreamError(500, 0, "the response is not one of JetStream"))
+        return JetStreamReply(JetStreamError(500, 0, "the response cannot be decoded"))

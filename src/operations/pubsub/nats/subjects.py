@@ -35,7 +35,7 @@ class Subjects:
 
     def __init__(self, prefix: str, name: str) -> None:
         if _TOKENS.fullmatch(prefix) is None:
-            raise ValueError(f"{prefix!r} cannot be the prefix of NATS subjects: tokens joined by dots, no wildcards")
+            raise ValueError(f"invalid prefix {prefix!r}: expected tokens joined by dots, without wildcards")
         check_name(name)
         self.prefix = prefix
         self.name = name
@@ -78,7 +78,7 @@ class Subjects:
         return f"queue.{namespace}", owner + random
 
     def direct_filter(self, address: str, peer: str) -> bytes:
-        """Return the subject to which a worker at `work.<namespace>` also subscribes: requests to this worker alone."""
+        """Return the subject of requests to one worker, to which a worker at `work.<namespace>` also subscribes."""
         return f"{self.prefix}.direct.{peer}.*.{address.partition('.')[2]}.*".encode()
 
     def filter(self, address: str) -> bytes:

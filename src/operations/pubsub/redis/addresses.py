@@ -67,7 +67,7 @@ def parse_address(url: str) -> RedisAddress:
     )
     if "unix" in (base, arranged):
         if not place.strip("/"):
-            raise wrong_address(url, "it has no socket path: unix:///path/to/redis.sock")
+            raise wrong_address(url, "it has no socket path: expected unix:///path/to/redis.sock")
         socket = RedisNode(f"/{place.lstrip('/')}", 0)
         return msgspec.structs.replace(known, nodes=(socket,), database=_number(options.get("db", "0"), url))
     if base not in ("redis", "rediss", "valkey", "valkeys") or arranged not in _ARRANGEMENTS:

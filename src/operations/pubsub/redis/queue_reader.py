@@ -52,10 +52,11 @@ class OnHandled(Protocol):
 class QueueReader:
     """Takes requests with one blocking command after the other.
 
-    It starts with one request per command, so that workers share a burst of requests. Whenever the queue had as many
-    requests as the command asked for, it doubles the number, so that a busy worker needs few commands. It takes no more
-    than it handles in two milliseconds: a worker with slow handlers leaves the other requests to other workers. If
-    handlers are quick, it sends the next command before they end, so that the server and this worker run in parallel.
+    The reader starts with one request per command, so that workers share a burst of requests. Whenever the queue had as
+    many requests as the command asked for, the reader doubles the number, so that a busy worker needs few commands. It
+    takes no more than this worker handles in two milliseconds: a worker with slow handlers leaves requests to other
+    workers. If handlers are quick, the reader sends the next command before they end, so that the server and this
+    worker run in parallel.
     """
 
     def __init__(
