@@ -102,10 +102,10 @@ class PendingRequestMap:
         `operation` is an id or an Operation. For an Operation, `data` is converted to its Python return type. The call
         ends at the latest after `timeout` seconds or at `deadline` (epoch ms); without both, after the default timeout
         of this PendingRequestMap. `retry` sends the request again if the connection or the worker is lost: use it for
-        queries, never for operations that change something. `wait` waits for a worker if none is connected; by default
-        the call then fails immediately. `durable` stores the request, so that it runs at least once, even if a worker
-        or the caller is lost. `as_worker` calls with this process's own rights, outside any request. `progress` is
-        called with the progress that the handler reports.
+        queries, never for operations that change something. If no worker is connected, the call fails immediately, or
+        with `wait` waits for a worker. `durable` stores the request, so that it runs at least once, even if a worker or
+        the caller is lost. `as_worker` calls with this process's own rights, outside any request. `progress` is called
+        with the progress that the handler reports.
         """
         operation_id = _require_id(operation)
         until = None if deadline is None and timeout is None else _earliest(deadline, timeout)

@@ -134,9 +134,9 @@ class SignsNestedCalls(Protocol):
         """Return the root (see `RootRequest`) of the request that is being received; None if it is not signed."""
 
     def record(self, event: CallRequested) -> Coroutine[Any, Any, bool] | None:
-        """Return a coroutine that adds the current request to the list of accepted requests, which all workers share.
+        """Return a coroutine that adds the current request to the shared record of signed requests.
 
-        The coroutine returns False if the request is already in the list. Return None if this request is not listed.
+        The coroutine returns False if the record already has the request. Return None if the request is not recorded.
         """
 
 
@@ -413,7 +413,7 @@ class Endpoint:
         self.transport.send(inbox_of(request_id), self.write_error(request_id, error, codec, caller_id))
 
     def write_error(self, request_id: str, error: CallError, codec: Codec, caller_id: str | None = None) -> bytes:
-        """Return an error as bytes; details that cannot be encoded are left out."""
+        """Return an error as bytes; details that cannot be encoded or are too large are left out."""
         message = codec.encode(error_event(request_id, error, codec, caller_id))
         limit = self.transport.capabilities.max_payload
         if limit is None or len(message) <= limit:

@@ -122,7 +122,7 @@ class PendingCall(msgspec.Struct, eq=False):
             self._fail(error)
 
     def _encode_as_json(self) -> bool:
-        """Encode the request as JSON, as the worker supports nothing else; return False if JSON cannot express it."""
+        """Encode the request as JSON, the only format of the worker; return False if it cannot be sent like this."""
         try:
             self.message, self.codec = transcode(self.message, JSON), JSON
         except CallError:

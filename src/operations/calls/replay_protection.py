@@ -1,7 +1,7 @@
 """Replay protection: a signed request is accepted at most once.
 
 Each worker keeps the ids of the signed requests that it received recently. For mutations and stored requests, all
-workers also share a record of these ids.
+workers also share a record of these ids: the shared record of signed requests.
 """
 
 from __future__ import annotations

@@ -307,7 +307,7 @@ class Reply(msgspec.Struct, eq=False):
     sender: str | None = None
     """The name of the sender, where the broker states it."""
     request: Request | None = None
-    """The call, while it runs; None if it ended immediately."""
+    """The call while it runs; None before and afterwards."""
     since: float = 0.0
     """Time (of the loop's clock) from which the caller can control the call; 0 before that."""
     control_id: str = ""

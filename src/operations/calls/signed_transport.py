@@ -217,10 +217,10 @@ class SignedTransport(TransportWrapper):
         return RootRequest(received.signed.token, root_id(event.id), deadline)
 
     def record(self, event: CallRequested) -> Coroutine[Any, Any, bool] | None:
-        """Return a coroutine that adds the current request to the list of accepted requests, which all workers share.
+        """Return a coroutine that adds the current request to the shared record of signed requests.
 
-        The coroutine returns False if the request is already in the list. Return None if the request is not signed, if
-        the transport has no such list, or if a worker stored the request again.
+        The coroutine returns False if the record already has the request. Return None if the request is not signed, if
+        the transport has no such record, or if a worker stored the request again.
         """
         received, keys = self._received, self._stored_keys
         if received is None or received.signed is None or keys is None:

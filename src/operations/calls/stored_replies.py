@@ -68,7 +68,7 @@ class StoredReply(Reply, kw_only=True):
         """Do nothing: a stored request runs even if its caller has left."""
 
     def refuse(self, error: CallError) -> None:
-        """Send the error of a refused request and acknowledge it."""
+        """Send the error of a refused request, and acknowledge the request."""
         if self.stored.is_held:
             super().refuse(error)
             self.stored.done()

@@ -176,7 +176,7 @@ class DurableJobStore:
         return signs.sign_for(grant, address, _renew(signed.request, None))
 
     def _forget_signed(self, message: bytes) -> None:
-        """Let workers accept a signed request again: delete its key from the shared record of accepted requests."""
+        """Let workers accept a signed request again: delete its key from the shared record of signed requests."""
         signed, keys = split(message), self.transport.optional(StoresKeys)
         if signed is not None and keys is not None:
             outline = codec_of(signed.request).decode_outline(signed.request)

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 import msgspec
 
 Undelivered = Callable[[str], None]
-"""Called with the reason if a message has no receiver, as soon as the transport knows."""
+"""Called with the reason if a message was not delivered, as soon as the transport knows."""
 Stop = Callable[[], None]
 """Function that ends a listener or a watch; a second call does nothing."""
 Part = TypeVar("Part")
@@ -34,7 +34,7 @@ be an empty list, which takes up to 100 bytes with its place in the list around 
 
 
 class DeliveryRefused(str):
-    """A permanent reason for an undelivered message: the server does not allow this peer to send to the address."""
+    """A permanent reason for an undelivered message, such as missing permission to send to the address."""
 
 
 class Arrival(msgspec.Struct, frozen=True):
@@ -226,7 +226,7 @@ class Stores(Protocol):
         undelivered: Undelivered,
         record: Record | None = None,
     ) -> None:
-        """Store a message until it is handled, and call `stored`; a second message with the same key is a duplicate.
+        """Store a message until it is handled, and call `stored`; drop a second message with the same key.
 
         A record needs a transport with `KeepsRecords`; the message is stored only if its record is stored, too.
         """

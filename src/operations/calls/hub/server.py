@@ -117,7 +117,7 @@ class Hub:
 
     @property
     def connected(self) -> list[str]:
-        """The identities of the spokes that are connected now."""
+        """The ids of the identities of the connected spokes."""
         return sorted(each.session.principal.identity.id for each in self._joined.values())
 
     def transport(self) -> HubTransport:

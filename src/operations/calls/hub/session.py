@@ -54,8 +54,8 @@ Further requests are queued, because a worker keeps the input of a call in memor
 _MOST_UNCONFIRMED = 256 << 10
 """Largest total size of the requests of one caller without rights that no worker has confirmed.
 
-A worker confirms a request by its outcome or by `call.accepted`. It handles requests in order of arrival, so that
-those of others wait for the unconfirmed ones.
+A worker confirms a request by its outcome or by `call.accepted`. A worker handles requests in order of arrival, so that
+requests of other callers wait for the unconfirmed ones.
 """
 CONFIRM_SECONDS = 1.0
 """Seconds after which requests no longer count as unconfirmed: a worker may be slow, or may never confirm them."""
@@ -158,7 +158,7 @@ class CallerQueue:
         self.unconfirmed_bytes = 0
         """Total size of the requests that were sent to workers since `_period` began, and that no worker confirmed."""
         self._period = 0
-        """The number of the current period."""
+        """Number of the current period. A new one begins when requests stay unconfirmed for `CONFIRM_SECONDS`."""
         self._period_began = 0.0
         self.requests: dict[tuple[HubSession, str], tuple[EventHeader, Codec]] = {}
         """The waiting requests in order of arrival, by session and request id of the session."""
@@ -178,14 +178,14 @@ class CallerQueue:
         call.period = self._period
 
     def confirm(self, call: RoutedCall) -> None:
-        """Note that a worker has handled the request of a call."""
+        """Subtract the request of a call from the unconfirmed requests."""
         if call.period == self._period:
             self.unconfirmed_bytes -= call.size
             call.period = -1
 
     @property
     def is_large(self) -> bool:
-        """Whether the requests that were sent have so many bytes that those of a caller without rights have to wait."""
+        """Whether the sent requests are so large that further requests of a caller without rights have to wait."""
         if self.unconfirmed_bytes > _MOST_UNCONFIRMED and time.monotonic() - self._period_began >= CONFIRM_SECONDS:
             self._period += 1
             self.unconfirmed_bytes = 0

@@ -98,7 +98,7 @@ _SETTLE = Script(
     "end\nreturn 1"
 )
 """Settle a stored request. Keys: stream, dead letters; arguments: the request's id, `done`, `release` or `dead_letter`,
-the request, and a note: for `release` the number of deliveries so far, for `dead_letter` the reason."""
+the request, and a note: for `release` the number of earlier deliveries, for `dead_letter` the reason."""
 
 
 _STORE_KEY = Script(

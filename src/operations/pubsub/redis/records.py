@@ -96,7 +96,7 @@ RELEASE_RECORDED = Script(
     "if redis.call('HGET', KEYS[2], 'entry') == ARGV[1] then redis.call('HSET', KEYS[2], 'entry', entry) end\nreturn 1"
 )
 """Store a request again for another worker. Keys: stream, record; arguments: the request's id, the request, the number
-of deliveries so far, the record's key."""
+of earlier deliveries, the record's key."""
 
 _DEAD_LETTER = Script(
     _NOW

@@ -31,7 +31,9 @@ PUSH = Script(
 Keys: workers, queue; arguments: lifetime, requests."""
 
 RETURN = Script(_NOW + _NOBODY + "redis.call('LPUSH', KEYS[2], ARGV[1])\nreturn 1")
-"""Return an unhandled request to the front of the queue if there is a live worker. Keys: workers, queue."""
+"""Return an unhandled request to the front of the queue if there is a live worker.
+
+Keys: workers, queue; argument: the request."""
 
 REGISTER = Script(
     _NOW
