@@ -74,7 +74,7 @@ class Redactor:
         return self._bytes(value) if isinstance(value, bytes) else value
 
     def beginning(self, value: Any, most: int) -> Beginning:
-        """Return the beginning of data without secrets, at least `most` characters of it as JSON."""
+        """Return the beginning of a value, without secrets: at least its first `most` characters as JSON."""
         return Beginning(value, most, text=self.text, is_secret=is_secret_name, hide=_hidden)
 
     def schema(self, value: Any) -> Any:

@@ -72,9 +72,9 @@ class Jobs:
     def of(self, identity: Identity | None, *, exposure: Exposed | None = None) -> Jobs:
         """Return the jobs that one caller may use: its own, or with the scope `jobs.admin` all jobs.
 
-        None is an anonymous caller. This caller can use the job of an anonymous caller if it knows the job's id, and
-        cannot list jobs. Without `jobs.admin`, a caller may use only jobs of operations that it may call: it needs the
-        rights that the operation requires, and `exposure` must serve the operation.
+        An anonymous caller (None) can use any job of an anonymous caller by the job's id, and cannot list jobs. Without
+        `jobs.admin`, a caller may use only jobs of operations that it may call: the caller needs the rights that the
+        operation requires, and `exposure` must serve the operation.
         """
         view = object.__new__(Jobs)
         view._limits, view._store = self._limits, self._store

@@ -121,7 +121,7 @@ class SearchIndex:
         self._largest_idf = max(self._idf.values(), default=1.0)
 
     def search(self, query: str, *, limit: int | None = None) -> list[str]:
-        """Return the ids of documents that have any word of the query, best first.
+        """Return the ids of documents that match any word of the query, best first.
 
         If the query is an id, that id is the first result.
         """
@@ -272,7 +272,7 @@ def _intent(words: Sequence[str]) -> _Intent:
 
 
 def _agreement(does: str, asked: _Intent) -> float:
-    """Return a factor of the score: above 1 if the intent of a document is that of the query, below 1 otherwise."""
+    """Return a factor of the score: above 1 if the document has the query's intent, 1 if it has none, else below 1."""
     if not does:
         return 1.0
     if does == asked.verb:

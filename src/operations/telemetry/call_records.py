@@ -245,14 +245,14 @@ class CallRecords:
     ) -> None:
         """Keep input, output and differences of a call, unless they are too large; the oldest are dropped.
 
-        `clean` removes secrets from what is kept.
+        `clean` removes secrets from input and output.
         """
         if record.number not in self._records:
             return
         encoded = [_encode(value) for value in (input, output)]
         sizes = [0 if body is None else len(body) for body in encoded]
         kept = [None if body is None or len(body) > _LONGEST_BODY else body for body in encoded]
-        if clean is not None:  # only for what is small enough: to clean a large value takes time
+        if clean is not None:  # only small values: cleaning a large one takes time
             values = zip(kept, (input, output), strict=True)
             kept = [None if body is None else _encode(clean(value)) for body, value in values]
         encoded_differences = _encode(differences) if differences else None
