@@ -240,6 +240,11 @@ async def test_a_thread_past_its_deadline_is_left_and_counted() -> None:
     assert (await registry.execute("t.op")).data == "late"
 
 
+def test_a_registry_needs_at_least_one_thread() -> None:
+    with pytest.raises(ValueError, match="threads is 0: expected a whole number of at least 1"):
+        OperationRegistry(threads=0)
+
+
 async def test_a_queued_thread_whose_caller_gave_up_never_runs() -> None:
     import threading
 

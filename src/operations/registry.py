@@ -83,6 +83,8 @@ class OperationRegistry(OperationCatalogue):
         self.observers = tuple(observers)
         """Observers of every call, which run around the interceptors. OpenTelemetry's observer is added if the SDK of
         OpenTelemetry is configured."""
+        if threads < 1:
+            raise ValueError(f"threads is {threads}: expected a whole number of at least 1")
         self._threads = threads
         self._wheel: TimerWheel | None = None
         self._scope = EnvScope(self)

@@ -304,6 +304,12 @@ async def test_results_that_the_sandbox_cannot_take_are_errors_of_their_call() -
             assert "the result" in result.text
 
 
+@pytest.mark.parametrize("name", CodeLimits.__struct_fields__)
+def test_limits_are_checked_when_they_are_created(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} is -1: expected"):
+        CodeLimits(**{name: -1})
+
+
 async def test_a_script_names_a_limited_number_of_operations() -> None:
     many = [stub_operation(f"big.thing_{number}", returns=number) for number in range(201)]
     async with CodeTool(OperationRegistry(many).tools()) as tools:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from operations.pubsub.limits import check_counts, check_seconds
+
 RUN = "run_python"
 """Name of the tool that runs a script."""
 
@@ -23,3 +25,13 @@ class CodeLimits(msgspec.Struct, frozen=True, kw_only=True):
     output_bytes: int = 200_000
     """Maximum size of the printed output; a script that prints more fails."""
     code_characters: int = 50_000
+
+    def __post_init__(self) -> None:
+        check_seconds(seconds=self.seconds, cpu_seconds=self.cpu_seconds)
+        check_counts(
+            memory_bytes=self.memory_bytes,
+            refusals=self.refusals,
+            output_bytes=self.output_bytes,
+            code_characters=self.code_characters,
+        )
+        check_counts(calls=self.calls, least=0)
