@@ -263,11 +263,7 @@ class _OptionParser:
         self._store(option, attached if equals else self._words.pop(0))
 
     def _store(self, option: Option, text: str) -> None:
-        if option.choices and text not in option.choices:
-            expected = ", ".join(option.choices)
-            raise UsageError(
-                f"invalid {option.name} {text!r}: expected one of {expected}{suggestion(text, option.choices)}"
-            )
+        _check_choice(option, text)
         try:
             value = option.convert(text)
         except ValueError:
@@ -292,12 +288,7 @@ def _assign(command: Command, words: list[str]) -> dict[str, Any]:
             values[argument.name.lower()] = taken
         elif rest:
             word = rest.pop(0)
-            if argument.choices and word not in argument.choices:
-                expected = ", ".join(argument.choices)
-                message = (
-                    f"invalid {argument.name} {word!r}: expected one of {expected}{suggestion(word, argument.choices)}"
-                )
-                raise UsageError(message)
+            _check_choice(argument, word)
             values[argument.name.lower()] = word
         elif argument.required:
             raise _missing(command, argument)
@@ -307,6 +298,13 @@ def _assign(command: Command, words: list[str]) -> dict[str, Any]:
         hint = f"usage: {usage(command)}"
         raise UsageError(f"unexpected argument {rest[0]!r}", hint)
     return values
+
+
+def _check_choice(declared: Option | Argument, text: str) -> None:
+    choices = declared.choices
+    if choices and text not in choices:
+        expected = ", ".join(choices)
+        raise UsageError(f"invalid {declared.name} {text!r}: expected one of {expected}{suggestion(text, choices)}")
 
 
 def _missing(command: Command, argument: Argument) -> UsageError:
@@ -336,17 +334,14 @@ RESULT_OPTIONS = (
 )
 
 
+TOKEN_FILE_OPTION = Option(
+    "--token-file", f"file with the token (default: the token in ${TOKEN_VARIABLE})", value="FILE", completes="file"
+)
+
+
 def _transport_options(urls: str) -> tuple[Option, Option]:
     text = f"use a transport: its name in the configuration, or {urls} (default: $OPERATIONS_URL)"
-    return (
-        Option("--url", text, "-u", value="URL", variable="OPERATIONS_URL"),
-        Option(
-            "--token-file",
-            f"file with the token (default: the token in ${TOKEN_VARIABLE})",
-            value="FILE",
-            completes="file",
-        ),
-    )
+    return Option("--url", text, "-u", value="URL", variable="OPERATIONS_URL"), TOKEN_FILE_OPTION
 
 
 TRANSPORT_OPTIONS = _transport_options(TRANSPORT_URLS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from operations.cli.arguments import COMMON, Command, Option, usage
@@ -143,16 +143,7 @@ def _rows(rows: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _wrap(text: str, width: int | None = None) -> list[str]:
-    return list(_break_lines(text.split(), max(20, (width or min(columns(), 100)))))
+    from textwrap import wrap  # imported only for the help
 
-
-def _break_lines(words: list[str], width: int) -> Iterator[str]:
-    line = ""
-    for word in words:
-        if line and len(line) + 1 + len(word) > width:
-            yield line
-            line = word
-        else:
-            line = f"{line} {word}" if line else word
-    if line:
-        yield line
+    width = max(20, width or min(columns(), 100))
+    return wrap(" ".join(text.split()), width, break_long_words=False, break_on_hyphens=False)

@@ -143,7 +143,9 @@ async def serve_until(
             if text != shown:
                 print_event(args, "offering", f"serving {text}; press Ctrl-C to stop", operations=accepted)
                 shown = text
-            await _wait_for(stop, _POLL_SECONDS)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_POLL_SECONDS):
+                    await stop.wait()
             if is_orphaned():
                 stop.set()
         readiness.not_ready("stopping")
@@ -188,14 +190,6 @@ def print_event(args: ParsedArguments, event: str, text: str, **more: Any) -> No
         return
     with suppress(OSError):  # the reader is gone; keep running
         write_json({"event": event, "time": round(time.time(), 3), **more}, compact=True)
-
-
-async def _wait_for(stop: asyncio.Event, seconds: float) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await stop.wait()
-    except TimeoutError:
-        pass
 
 
 async def _report_refusal(args: ParsedArguments, settings: TransportSettings) -> None:

@@ -22,6 +22,7 @@ _MAX_DEPTH = 50
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _DELAY = 0.3
 _INTERVAL = 0.1
+_BAR = 20
 _redactors: list[Callable[[str], str]] = []
 _json: list[_JSONLines] = []
 _drawn: list[StatusLine] = []
@@ -175,8 +176,8 @@ class StatusLine:
 
 
 @contextlib.asynccontextmanager
-async def spinner(text: str, *, quiet: bool, delay: float = _DELAY) -> AsyncIterator[StatusLine]:
-    """Show a status line while the block runs, after `delay` seconds."""
+async def spinner(text: str, *, quiet: bool) -> AsyncIterator[StatusLine]:
+    """Show a status line while the block runs, unless it ends soon."""
     line = StatusLine(quiet=quiet)
     line.text = text
     if not line.is_on:
@@ -184,7 +185,7 @@ async def spinner(text: str, *, quiet: bool, delay: float = _DELAY) -> AsyncIter
         return
     import asyncio  # here, so that `ops --help` does not import it
 
-    turning = asyncio.create_task(_animate(line, delay))
+    turning = asyncio.create_task(_animate(line))
     try:
         yield line
     finally:
@@ -193,19 +194,19 @@ async def spinner(text: str, *, quiet: bool, delay: float = _DELAY) -> AsyncIter
         line.clear()
 
 
-async def _animate(line: StatusLine, delay: float) -> None:
+async def _animate(line: StatusLine) -> None:
     import asyncio
 
-    await asyncio.sleep(delay)
+    await asyncio.sleep(_DELAY)
     while True:
         line.draw()
         await asyncio.sleep(_INTERVAL)
 
 
-def bar(done: float, total: float, *, width: int = 20) -> str:
+def bar(done: float, total: float) -> str:
     """Return a progress bar."""
-    filled = round(width * min(1.0, done / total)) if total else 0
-    return "█" * filled + "░" * (width - filled)
+    filled = round(_BAR * min(1.0, done / total)) if total else 0
+    return "█" * filled + "░" * (_BAR - filled)
 
 
 def _write(text: str) -> None:

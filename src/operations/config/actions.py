@@ -72,11 +72,11 @@ def digest_actions(config: Config) -> str:
     return blake2b(text, digest_size=16).hexdigest()
 
 
-def describe_actions(config: Config, *, limit: int = _MAX_SHOWN) -> str:
+def describe_actions(config: Config) -> str:
     """Return the actions of a configuration in one line."""
     texts = list(dict.fromkeys(action.text for action in actions_of(config)))
-    more = f"; and {len(texts) - limit} more" if len(texts) > limit else ""
-    shown = (" ".join(text.split()) for text in texts[:limit])
+    more = f"; and {len(texts) - _MAX_SHOWN} more" if len(texts) > _MAX_SHOWN else ""
+    shown = (" ".join(text.split()) for text in texts[:_MAX_SHOWN])
     return "; ".join(text if len(text) <= _MAX_LENGTH else f"{text[: _MAX_LENGTH - 1]}…" for text in shown) + more
 
 

@@ -17,17 +17,11 @@ from operations.exports.code_limits import RUN, CodeLimits
 from operations.exports.results import ToolResult, as_text, readable
 from operations.exports.sandbox_modules import SandboxModule, sandbox_modules
 from operations.exports.sandbox_pool import SandboxPool
-from operations.exports.sandbox_script import SandboxScript, ScriptCalls, ScriptStoppedError
+from operations.exports.sandbox_script import SandboxScript, ScriptCalls, ScriptStoppedError, monty
 from operations.exports.search_tools import FixedTools, SearchTools, compact_listing, text_result, tool_definition
 from operations.exports.tools import ModelTool, ToolSet
 from operations.interceptors.approval import needs_consent
 from operations.settings import read_settings
-
-try:
-    import pydantic_monty as monty
-except ImportError:
-    message = "pydantic-monty is not installed: pip install 'operations[code]'"
-    raise ImportError(message, name="pydantic_monty") from None
 
 _log = logging.getLogger("operations")
 _MAX_STUBBED = 40

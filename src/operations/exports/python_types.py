@@ -15,6 +15,7 @@ import msgspec
 
 from operations.catalogue import attribute_path
 from operations.exports.definitions import Hoisted, SharedDefinition, hoist
+from operations.exports.signatures import first_line
 from operations.schema.parts import merge
 from operations.spec import OperationSpec
 
@@ -219,10 +220,7 @@ def is_identifier(name: str) -> bool:
 
 def doc_line(text: object, most: int = _MAX_DOC) -> str:
     """Return the first line of a description, escaped for a docstring."""
-    if not isinstance(text, str):
-        return ""
-    lines = (line.strip() for line in text.splitlines())
-    line = next((line for line in lines if line and not line.startswith((">", "#"))), "")
+    line = first_line(text) if isinstance(text, str) else ""
     line = "".join(each for each in line if each.isprintable()).replace("\\", "/").replace('"', "'")
     return line if len(line) <= most else f"{line[: most - 1].rstrip()}…"
 

@@ -9,13 +9,7 @@ from typing import Any
 import msgspec
 
 from operations.errors import CallError, ErrorCode
-from operations.exports.sandbox_script import SandboxScript
-
-try:
-    import pydantic_monty as monty
-except ImportError:
-    message = "pydantic-monty is not installed: pip install 'operations[code]'"
-    raise ImportError(message, name="pydantic_monty") from None
+from operations.exports.sandbox_script import SandboxScript, monty
 
 
 class _Owner(msgspec.Struct, eq=False):

@@ -22,6 +22,8 @@ except ImportError:
     message = "pydantic-monty is not installed: pip install 'operations[code]'"
     raise ImportError(message, name="pydantic_monty") from None
 
+__all__ = ["SandboxScript", "ScriptCalls", "ScriptStoppedError", "monty", "problem_of"]
+
 _log = logging.getLogger("operations")
 _STUBS = """async def search_operations(query: str, limit: int = 8) -> str: ...
 async def describe_operations(ids: list[str]) -> str: ...

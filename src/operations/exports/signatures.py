@@ -11,6 +11,7 @@ from operations.spec import OperationSpec
 _MAX_DEPTH = 3
 _MAX_VALUES = 12
 _MAX_NOTE = 100
+_MAX_LINE = 120
 _MAX_CHARACTERS = 4_000
 _NAMES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "null"}
 
@@ -23,11 +24,16 @@ def signature(spec: OperationSpec) -> str:
     return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}…"
 
 
-def description_line(spec: OperationSpec, most: int = 120) -> str:
+def description_line(spec: OperationSpec) -> str:
     """Return the title or the first line of the description, truncated."""
-    lines = (line.strip() for line in (spec.title or spec.description).splitlines())
-    text = next((line for line in lines if line and not line.startswith((">", "#"))), "")
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    text = first_line(spec.title or spec.description)
+    return text if len(text) <= _MAX_LINE else f"{text[: _MAX_LINE - 1]}…"
+
+
+def first_line(text: str) -> str:
+    """Return the first line of a description that is neither empty nor a heading or quotation of Markdown."""
+    lines = (line.strip() for line in text.splitlines())
+    return next((line for line in lines if line and not line.startswith((">", "#"))), "")
 
 
 def describe(spec: OperationSpec) -> str:

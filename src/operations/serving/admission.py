@@ -84,7 +84,7 @@ class Admission:
         exposure: Exposure,
         *,
         authenticator: AnyAuthenticator | None,
-        allow_anonymous: bool | None,
+        allow_anonymous: bool,
         anonymous: Identity | None,
         hosts: Iterable[str],
         origins: Iterable[str],
@@ -102,7 +102,7 @@ class Admission:
         """The `WWW-Authenticate` challenges of endpoints with their own token audience, by that audience."""
         self.rate = rate
         self._failures = failures
-        self._allow_anonymous = authenticator is None if allow_anonymous is None else allow_anonymous
+        self._allow_anonymous = allow_anonymous
         self._anonymous = anonymous
         self._hosts = frozenset(host.lower() for host in hosts)
         self._any_host = "*" in self._hosts

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from operations import __version__
 from operations.context import new_request_id
 from operations.dispatch import Dispatcher
 from operations.errors import CallError, ErrorCode
@@ -65,7 +64,7 @@ class ServedApp:
         self.admission = Admission(
             self.exposure,
             authenticator=settings.authenticator,
-            allow_anonymous=settings.allow_anonymous,
+            allow_anonymous=settings.admits_anonymous,
             anonymous=settings.anonymous,
             hosts=settings.accepted_hosts,
             origins=settings.origins,
@@ -92,9 +91,13 @@ class ServedApp:
             self._endpoints[MCP_PATH] = self._mcp, settings.mcp_audience
         if settings.metrics:
             registry.observers = (*registry.observers, CallMetrics())
-            metrics = MetricsEndpoint(self._measurable, is_open=settings.authenticator is None)
+            metrics = MetricsEndpoint(self._measurable, is_open=settings.is_open)
             self._endpoints[METRICS_PATH] = metrics, None
-        self.console = _console(self) if settings.console else None
+        self.console: Console | None = None
+        if settings.console:
+            from operations.serving.console.console import Console
+
+            self.console = Console(self.exposure, settings, lambda: self.dispatchers)
 
     @property
     def dispatchers(self) -> tuple[Dispatcher, ...]:
@@ -172,7 +175,7 @@ class ServedApp:
         """Refuse new requests, wait up to `drain_seconds` for running calls, then cancel the rest."""
         self.is_draining = True
         if self.console is not None:
-            await self.console.close()
+            self.console.close()
         await self.streams.close()  # clients can resume at another server
         grace = self.settings.limits.drain_seconds
         if self._websocket is not None:
@@ -187,7 +190,7 @@ class ServedApp:
         if self._mcp is not None:
             self._mcp.end_streams()
         if self.console is not None:
-            await self.console.end_feeds()
+            self.console.end_feeds()
         if self._websocket is not None:
             self._websocket.disconnect("tokens were revoked")
 
@@ -345,34 +348,6 @@ def _make_mcp(served: ServedApp) -> Any:
         limits=settings.limits,
     )
     return MCPEndpoint(mcp_server)
-
-
-def _console(served: ServedApp) -> Console:
-    from operations.serving.console.console import Console
-    from operations.serving.console.endpoint import ConsoleSettings
-
-    settings = served.settings
-    is_open = settings.authenticator is None
-    described = ConsoleSettings(
-        name=settings.title,
-        version=settings.version,
-        release=__version__,
-        kind="registry" if settings.hub is None else "hub",
-        is_open=is_open,
-        auth_required=not (is_open if settings.allow_anonymous is None else settings.allow_anonymous),
-        has_bodies=settings.console_bodies,
-        slots=settings.limits.concurrency,
-        body_bytes=settings.limits.body_bytes,
-        deadline_seconds=settings.limits.deadline_seconds,
-    )
-    return Console(
-        served.exposure,
-        described,
-        dispatchers=lambda: served.dispatchers,
-        sources=settings.sources,
-        hub=settings.hub,
-        jobs=settings.jobs,
-    )
 
 
 def _documents(served: ServedApp) -> DocumentCache:

@@ -85,6 +85,16 @@ class AppSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("invalid console=True with http=False: the console calls operations at their paths")
 
     @property
+    def is_open(self) -> bool:
+        """Whether there is no authenticator, so that every caller may watch the server."""
+        return self.authenticator is None
+
+    @property
+    def admits_anonymous(self) -> bool:
+        """Whether requests without credentials are admitted."""
+        return self.is_open if self.allow_anonymous is None else self.allow_anonymous
+
+    @property
     def accepted_hosts(self) -> tuple[str, ...]:
         """The accepted host names, including the host of `public_url`."""
         if self.public_url is None:

@@ -128,13 +128,12 @@ class SuspendedCalls:
     allows that.
     """
 
-    def __init__(self, slots: Slots, *, key: bytes | None = None, limit: int = MAX_SUSPENDED) -> None:
+    def __init__(self, slots: Slots, *, key: bytes | None = None) -> None:
         if key is not None and len(key) != 32:
             raise ValueError(f"invalid key of {len(key)} bytes: expected 32")
         self._slots = slots
         self._key = key or os.urandom(32)
         self._process = os.urandom(8).hex()
-        self._limit = limit
         self._kept: dict[str, _SuspendedCall[Any]] = {}
         self._by_owner: Counter[str] = Counter()
 
@@ -228,7 +227,7 @@ class SuspendedCalls:
                 del self._by_owner[suspended.owner]
 
     def _has_room(self, owner: str) -> bool:
-        return len(self._kept) < self._limit and self._by_owner[owner] < MAX_PER_IDENTITY
+        return len(self._kept) < MAX_SUSPENDED and self._by_owner[owner] < MAX_PER_IDENTITY
 
     @property
     def _where(self) -> str:

@@ -104,15 +104,13 @@ class CallRecords:
         series: TimeSeries | None = None,
         max_records: int = _MOST_RECORDS,
         max_body_bytes: int = _MOST_BODY_BYTES,
-        clock: Callable[[], float] = time.time,
     ) -> None:
-        self.series = series or TimeSeries(clock=clock)
+        self.series = series or TimeSeries()
         self.changed: Changed | None = None
         self.dropped = 0
         """Number of calls that were not recorded because too many ran."""
         self.running: dict[int, CallRecord] = {}
         """The calls that run or wait, by number, the oldest first."""
-        self._clock = clock
         self._max_records = max_records
         self._max_body_bytes = max_body_bytes
         self._records: OrderedDict[int, CallRecord] = OrderedDict()
@@ -196,7 +194,7 @@ class CallRecords:
     def item(self, record: CallRecord, items: int) -> None:
         """Note the number of items of a stream; it is reported at most once a second."""
         record.items = items
-        now = self._clock()
+        now = time.time()
         if now - record.items_reported >= _ITEMS_SECONDS:
             record.items_reported = now
             self._notify("items", record)
@@ -280,7 +278,7 @@ class CallRecords:
         return [calls[number] for number in sorted(calls, reverse=True) if before is None or number < before]
 
     def _now(self) -> float:
-        return round(self._clock() * 1000, 3)
+        return round(time.time() * 1000, 3)
 
     def _attempt_start(self, record: CallRecord) -> float:
         if not record.attempts:

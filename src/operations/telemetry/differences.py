@@ -9,6 +9,7 @@ import msgspec
 
 from operations.redaction import Redactor
 from operations.schema import Problem
+from operations.wire import pointer
 
 Action = Literal["cast", "stripped", "default", "replaced", "kept"]
 MOST_DIFFERENCES = 50
@@ -35,11 +36,11 @@ def differences_of(given: Any, data: Any, problems: Sequence[Problem]) -> list[D
     """Return the first differences between a handler's result and the caller's data."""
     wrong = {problem.path: problem for problem in problems[:MOST_DIFFERENCES]}
     found: list[Difference] = []
-    for pointer, before, after in _changes(given, data, ""):
+    for path, before, after in _changes(given, data, ""):
         if len(found) == MOST_DIFFERENCES:
             return found
-        problem = wrong.pop(pointer, None)
-        found.append(_difference(pointer, before, after, problem))
+        problem = wrong.pop(path, None)
+        found.append(_difference(path, before, after, problem))
     remaining = [problem for problem in problems[:MOST_DIFFERENCES] if problem.path in wrong]
     for problem in remaining[: MOST_DIFFERENCES - len(found)]:
         got = None if problem.value is msgspec.UNSET else _text(problem.value, problem.path)
@@ -47,46 +48,42 @@ def differences_of(given: Any, data: Any, problems: Sequence[Problem]) -> list[D
     return found
 
 
-def _difference(pointer: str, before: Any, after: Any, problem: Problem | None) -> Difference:
+def _difference(path: str, before: Any, after: Any, problem: Problem | None) -> Difference:
     action: Action = "replaced" if problem is not None else "cast"
     if after is _MISSING:
         action = "stripped"
     elif before is _MISSING:
         action = "default"
     return Difference(
-        _cut(pointer, _LONGEST_POINTER),
+        _cut(path, _LONGEST_POINTER),
         action,
-        None if before is _MISSING else _text(before, pointer),
-        None if after is _MISSING else _text(after, pointer),
+        None if before is _MISSING else _text(before, path),
+        None if after is _MISSING else _text(after, path),
         None if problem is None else _cut(problem.message, 200),
     )
 
 
-def _changes(before: Any, after: Any, pointer: str) -> Iterator[tuple[str, Any, Any]]:
+def _changes(before: Any, after: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
     """Yield the pointer, the old value and the new value of each changed part; skip parts that are the same object."""
     if before is after:
         return
     if isinstance(before, dict) and isinstance(after, dict):
         for name, value in before.items():
-            yield from _changes(value, after.get(name, _MISSING), f"{pointer}/{_escape(name)}")
+            yield from _changes(value, after.get(name, _MISSING), pointer(path, name))
         for name, value in after.items():
             if name not in before:
-                yield f"{pointer}/{_escape(name)}", _MISSING, value
+                yield pointer(path, name), _MISSING, value
     elif isinstance(before, list | tuple) and isinstance(after, list | tuple):
         for index, value in enumerate(before):
-            yield from _changes(value, after[index] if index < len(after) else _MISSING, f"{pointer}/{index}")
+            yield from _changes(value, after[index] if index < len(after) else _MISSING, f"{path}/{index}")
     elif type(before) is not type(after) or before != after:
-        yield pointer, before, after
+        yield path, before, after
 
 
-def _escape(name: object) -> str:
-    return str(name).replace("~", "~0").replace("/", "~1")
-
-
-def _text(value: Any, pointer: str) -> str:
+def _text(value: Any, path: str) -> str:
     """Return a value in a few characters, as JSON if possible; a value whose name denotes a secret is hidden."""
     text = _short(value)
-    for name in pointer.split("/")[1:]:
+    for name in path.split("/")[1:]:
         (text,) = _SECRETS.data({name: text}).values()
     return text
 

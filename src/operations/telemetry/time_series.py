@@ -106,10 +106,10 @@ class TimeSeries:
         first = max(last - count, min(cells, default=last))
         return [_row(number * step, cells.get(number)) for number in range(first, last)]
 
-    def latest(self, key: Key = ALL) -> Row:
+    def latest(self) -> Row:
         """Return the last finished second, with the current numbers of running and waiting calls."""
         second = int(self._clock()) - 1
-        series = self._get(key)
+        series = self._get(ALL)
         cell = None if series is None else series.cells[1].get(second)
         in_flight, queued = self.levels()
         return _row(second, cell)._replace(in_flight=in_flight, queued=queued)

@@ -13,6 +13,7 @@ from operations.cli.arguments import (
     HEALTH_OPTION,
     LOAD_OPTIONS,
     LOG_OPTIONS,
+    TOKEN_FILE_OPTION,
     TOKEN_VARIABLE,
     Command,
     Option,
@@ -198,12 +199,7 @@ COMMAND = Command(
             "--console", "serve the console at this address: host:port or a port (default: no console)", value="ADDRESS"
         ),
         Option("--serve", "serve the configuration's operations as well"),
-        Option(
-            "--token-file",
-            f"file with the token (default: the token in ${TOKEN_VARIABLE})",
-            value="FILE",
-            completes="file",
-        ),
+        TOKEN_FILE_OPTION,
         *LOAD_OPTIONS,
         *LOG_OPTIONS,
         AUDIT_OPTION,

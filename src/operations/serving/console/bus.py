@@ -64,9 +64,8 @@ class BusWorkers:
     These are not verified: every user who may publish on the bus can announce a worker.
     """
 
-    def __init__(self, endpoint: Endpoint, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._clock = clock
         self._transport = type(endpoint.transport).__name__.removesuffix("Transport").lower()
         self._silence = endpoint.transport.capabilities.heartbeat * LOST_AFTER
         self._known: dict[str, _KnownWorker] = {}
@@ -83,7 +82,7 @@ class BusWorkers:
 
     def states(self) -> Iterable[WorkerState]:
         """Return the workers that send heartbeats, and those that stopped a short time ago."""
-        now = self._clock()
+        now = time.time()
         for worker_id, known in list(self._known.items()):
             silent = now - known.heard_at
             if silent > self._silence and (known.is_leaving or silent > self._silence + _LOST_SECONDS):
@@ -112,11 +111,11 @@ class BusWorkers:
         )
 
     def _load(self, known: _KnownWorker) -> Load:
-        last = int(self._clock()) // _STEP
+        last = int(time.time()) // _STEP
         rates = [known.steps.get(number, (0, 0))[0] for number in range(last - _STEPS, last)]
         minute = [known.steps.get(number, (0, 0)) for number in range(last - 6, last)]
         calls = sum(each[0] for each in minute)
-        seconds = max(1.0, min(60.0, self._clock() - known.since))
+        seconds = max(1.0, min(60.0, time.time() - known.since))
         return Load(calls / seconds, sum(each[1] for each in minute) / calls if calls else 0.0, rates)
 
     def _notice(self, event: Event) -> None:
@@ -155,7 +154,7 @@ class BusWorkers:
 
         The first heartbeat adds no calls: later heartbeats are compared with its totals.
         """
-        number = int(self._clock()) // _STEP
+        number = int(time.time()) // _STEP
         calls, failures = payload.finished - known.finished, payload.failed - known.failed
         if known.is_counted and 0 <= failures <= calls <= _MOST_CALLS:
             before = known.steps.get(number, (0, 0))
@@ -166,7 +165,7 @@ class BusWorkers:
 
     def _ask(self) -> None:
         """Ask the workers to announce themselves, at most once a second."""
-        now = self._clock()
+        now = time.time()
         if now - self._asked_at >= 1.0:
             self._asked_at = now
             question = WorkerAsked(VERSION, "", ASKS, AskPayload(self._endpoint.peer))
@@ -178,7 +177,7 @@ class BusWorkers:
         Return None if the id is too long, or if there are `_MOST_WORKERS` known workers that send heartbeats.
         """
         known = self._known.get(worker_id)
-        now = self._clock()
+        now = time.time()
         if known is None:
             if len(worker_id) > _LONGEST_ID:
                 return None

@@ -6,8 +6,8 @@ import socket
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from operations import __version__
 from operations.calls.endpoint import Endpoint, endpoint_of
-from operations.calls.hub import Hub
 from operations.dispatch import Dispatcher
 from operations.errors import CallError
 from operations.interceptors.redaction import FieldRedactor
@@ -15,14 +15,14 @@ from operations.jobs import Jobs
 from operations.serving.admission import Caller
 from operations.serving.asgi import Receive, Response, Scope, Send
 from operations.serving.console.bus import Buses
-from operations.serving.console.endpoint import API, ConsoleEndpoint, ConsoleSettings
+from operations.serving.console.endpoint import API, ConsoleEndpoint
 from operations.serving.console.hub import HubRecorder
 from operations.serving.console.jobs import ConsoleJobs
 from operations.serving.console.pages import ROOT, Pages
-from operations.serving.console.sources import Sources
 from operations.serving.console.workers import OwnProcess, Workers
 from operations.serving.exposure import Exposure
 from operations.serving.refusals import public_error
+from operations.serving.settings import AppSettings
 from operations.telemetry.call_recorder import CallRecorder
 from operations.telemetry.call_records import CallRecord, CallRecords
 from operations.telemetry.time_series import TimeSeries
@@ -33,29 +33,26 @@ _REASON = "cancelled in the console"
 class Console:
     """The console of one application. It observes the registry from its creation until `close`.
 
-    `dispatchers` returns the dispatchers of external calls. With a `hub`, the calls that the hub routes are
-    also recorded.
+    `dispatchers` returns the dispatchers of external calls. If the settings have a hub, the calls that the hub routes
+    are also recorded.
     """
 
     def __init__(
         self,
         exposure: Exposure,
-        settings: ConsoleSettings,
-        *,
+        settings: AppSettings,
         dispatchers: Callable[[], Iterable[Dispatcher]],
-        sources: Sources | None = None,
-        hub: Hub | None = None,
-        jobs: Jobs | None = None,
     ) -> None:
-        registry = exposure.registry
+        registry, hub, jobs = exposure.registry, settings.hub, settings.jobs
         self._registry = registry
         self._dispatchers = dispatchers
         self.records = CallRecords(series=TimeSeries(self._levels))
         name = "hub" if hub is not None else socket.gethostname()
-        clean: Callable[[Any], Any] | None = FieldRedactor().clean if settings.has_bodies else None
-        self._recorder = CallRecorder(self.records, worker=name, slots=settings.slots, clean=clean, explain=_explain)
+        clean: Callable[[Any], Any] | None = FieldRedactor().clean if settings.console_bodies else None
+        slots = settings.limits.concurrency
+        self._recorder = CallRecorder(self.records, worker=name, slots=slots, clean=clean, explain=_explain)
         registry.observers = (*registry.observers, self._recorder)
-        self._own = OwnProcess(name, dispatchers, slots=settings.slots, version=settings.release)
+        self._own = OwnProcess(name, dispatchers, slots=slots, version=__version__)
         self._hub = None if hub is None else HubRecorder(hub, self.records)
         self._buses = Buses(lambda: _endpoints(exposure, jobs))
         workers: list[Workers] = [self._own, *([] if self._hub is None else [self._hub]), self._buses]
@@ -65,7 +62,6 @@ class Console:
             settings,
             cancel=self._cancel,
             workers=workers,
-            sources=sources,
             jobs=None if jobs is None else ConsoleJobs(jobs),
         )
         self._pages = Pages()
@@ -90,20 +86,20 @@ class Console:
     async def warm(self) -> None:
         """Start to listen to workers, and build the catalogue entries before the first request."""
         self._buses.find()
-        await self._endpoint.warm()
+        await self._endpoint.catalogues.warm()
 
-    async def end_feeds(self) -> None:
+    def end_feeds(self) -> None:
         """End every feed; clients with valid credentials reconnect."""
-        await self._endpoint.close()
+        self._endpoint.feeds.close()
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Stop recording calls, and end every feed."""
         self._own.is_draining = True
         self._registry.observers = tuple(each for each in self._registry.observers if each is not self._recorder)
         if self._hub is not None:
             self._hub.close()
         self._buses.close()
-        await self._endpoint.close()
+        self._endpoint.feeds.close()
 
     def _cancel(self, record: CallRecord) -> bool:
         """Cancel a running or waiting call.

@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
+from operations import __version__
 from operations.context import new_request_id
 from operations.errors import CallError, ErrorCode
 from operations.serving.admission import Caller
@@ -18,13 +19,14 @@ from operations.serving.console.feed import EventLog, FeedRequest, Feeds, read_t
 from operations.serving.console.jobs import ConsoleJobs
 from operations.serving.console.pages import ROOT, accepts_gzip
 from operations.serving.console.rights import Viewer
-from operations.serving.console.sources import NamespaceSources, Sources
+from operations.serving.console.sources import NamespaceSources
 from operations.serving.console.spans import Parameters, SpanReader, not_visible, read_choice
 from operations.serving.console.workers import Workers, worker_json
 from operations.serving.exposure import Exposure
 from operations.serving.http.events import check_last_event_id
 from operations.serving.http.problems import problem_response
 from operations.serving.refusals import RefusedError
+from operations.serving.settings import AppSettings
 from operations.telemetry.call_records import CallRecord, CallRecords
 from operations.telemetry.time_series import ALL, RANGES, Key, columns
 
@@ -44,22 +46,6 @@ _CATALOGUE_HEADERS: Headers = [
     (b"vary", b"Authorization, X-API-Key, Accept-Encoding"),
     (b"x-content-type-options", b"nosniff"),
 ]
-
-
-class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts about the server that the console shows."""
-
-    name: str
-    version: str
-    release: str
-    kind: str
-    is_open: bool
-    """Whether there is no authenticator, so that every caller may watch."""
-    auth_required: bool
-    has_bodies: bool
-    slots: int
-    body_bytes: int
-    deadline_seconds: float
 
 
 class _ConsoleRequest(msgspec.Struct):
@@ -82,12 +68,11 @@ class ConsoleEndpoint:
         self,
         exposure: Exposure,
         records: CallRecords,
-        settings: ConsoleSettings,
+        settings: AppSettings,
         *,
         cancel: Callable[[CallRecord], bool],
         workers: Sequence[Workers],
-        sources: Sources | None = None,
-        jobs: ConsoleJobs | None = None,
+        jobs: ConsoleJobs | None,
     ) -> None:
         self.records = records
         self.settings = settings
@@ -95,10 +80,10 @@ class ConsoleEndpoint:
         self._cancel = cancel
         self._workers = workers
         self._jobs = jobs
-        self._catalogues = Catalogues(exposure, sources or NamespaceSources(exposure))
+        self.catalogues = Catalogues(exposure, settings.sources or NamespaceSources(exposure))
         self._log = EventLog()
         records.changed = self._log.append
-        self.feeds = Feeds(self._log, records.series, self._catalogues, workers, jobs)
+        self.feeds = Feeds(self._log, records.series, self.catalogues, workers, jobs)
         self._answers: dict[tuple[str, str], Answer] = {
             ("GET", "session"): self._session,
             ("GET", "catalogue"): self._catalogue,
@@ -134,14 +119,6 @@ class ConsoleEndpoint:
             response = problem_response(failed, new_request_id())
         await response.send(send, head_only=scope["method"] == "HEAD")
 
-    async def warm(self) -> None:
-        """Prepare the catalogue."""
-        await self._catalogues.warm()
-
-    async def close(self) -> None:
-        """End every feed."""
-        await self.feeds.close()
-
     def _viewer(self, caller: Caller) -> Viewer:
         return Viewer(caller, self._exposure, is_open=self.settings.is_open)
 
@@ -163,7 +140,7 @@ class ConsoleEndpoint:
         return RefusedError(405, ErrorCode.VALIDATION_ERROR, f"{name} does not support {method}", "METHOD", [header])
 
     async def _session(self, request: _ConsoleRequest) -> Response:
-        viewer, settings = request.viewer, self.settings
+        viewer, settings, limits = request.viewer, self.settings, self.settings.limits
         identity = viewer.identity
         features = ["calls", "feed"] if viewer.is_known else []
         if viewer.may_watch:
@@ -174,21 +151,21 @@ class ConsoleEndpoint:
         return _json(
             {
                 "identity": described,
-                "authRequired": settings.auth_required,
+                "authRequired": not settings.admits_anonymous,
                 "server": {
-                    "name": settings.name,
+                    "name": settings.title,
                     "version": settings.version,
-                    "release": settings.release,
-                    "kind": settings.kind,
+                    "release": __version__,
+                    "kind": "registry" if settings.hub is None else "hub",
                 },
                 "features": features,
-                "catalogueVersion": (await self._catalogues.get(viewer)).version,
-                "limits": {"bodyBytes": settings.body_bytes, "deadlineSeconds": settings.deadline_seconds},
+                "catalogueVersion": (await self.catalogues.get(viewer)).version,
+                "limits": {"bodyBytes": limits.body_bytes, "deadlineSeconds": limits.deadline_seconds},
             }
         )
 
     async def _catalogue(self, request: _ConsoleRequest) -> Response:
-        catalogue = await self._catalogues.get(request.viewer)
+        catalogue = await self.catalogues.get(request.viewer)
         headers = [*_CATALOGUE_HEADERS, (b"etag", catalogue.etag)]
         known = request.headers.get(b"if-none-match", b"")
         if any(each.strip().removeprefix(b"W/") == catalogue.etag for each in known.split(b",")):
@@ -198,7 +175,7 @@ class ConsoleEndpoint:
         return Response(200, headers, catalogue.body)
 
     async def _operation(self, request: _ConsoleRequest) -> Response:
-        source = self._catalogues.source_of(request.rest)
+        source = self.catalogues.source_of(request.rest)
         return Response(200, list(_JSON_HEADERS), describe_operation(request.viewer, request.rest, source))
 
     async def _calls(self, request: _ConsoleRequest) -> Response:
@@ -255,7 +232,7 @@ class ConsoleEndpoint:
         return _json(await self._jobs.act(request.viewer, job_id, action))
 
     def _reader(self, request: _ConsoleRequest) -> SpanReader:
-        return SpanReader(self.records, request.viewer, has_bodies=self.settings.has_bodies)
+        return SpanReader(self.records, request.viewer, has_bodies=self.settings.console_bodies)
 
     def _require(self, allowed: bool) -> None:
         if not allowed:

@@ -149,18 +149,15 @@ class Feeds:
         series: TimeSeries,
         catalogues: Catalogues,
         workers: Sequence[Workers],
-        jobs: ConsoleJobs | None = None,
-        *,
-        interval: float = _INTERVAL,
-        heartbeat: float = _HEARTBEAT_SECONDS,
+        jobs: ConsoleJobs | None,
     ) -> None:
         self.log = log
         self.series = series
         self.catalogues = catalogues
         self.workers = workers
         self.jobs = jobs
-        self.interval = interval
-        self.heartbeat = heartbeat
+        self.interval = _INTERVAL
+        self.heartbeat = _HEARTBEAT_SECONDS
         self._open = ConcurrencyLimits(_FEEDS_EACH, "open feeds")
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -185,7 +182,7 @@ class Feeds:
             self._open.release(caller.key)
         await feed.finish()
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """End every feed; clients with valid credentials reconnect."""
         for task in list(self._tasks):
             task.cancel()

@@ -33,6 +33,8 @@ from operations.telemetry import tracing
 from operations.telemetry.observer import current_observed_call
 
 _IDEMPOTENT = frozenset({"GET", "HEAD", "PUT", "DELETE", "OPTIONS", "TRACE", "QUERY"})
+_MAX_RESPONSES = 500
+"""Largest number of responses that a `ValidatorCache` keeps."""
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _UNREADABLE = "\ufffd"  # clients return it for undecodable header bytes
 _WRITTEN = "".join(map(chr, range(0x21, 0x7F))).replace("\\", "")
@@ -309,8 +311,7 @@ class CachedResponse(msgspec.Struct, frozen=True):
 class ValidatorCache:
     """Bounded cache of the latest responses to GET requests."""
 
-    def __init__(self, *, capacity: int = 500) -> None:
-        self._capacity = capacity
+    def __init__(self) -> None:
         self._responses: OrderedDict[Any, CachedResponse] = OrderedDict()
 
     def find(self, request: PreparedRequest, credentials: RequestCredentials) -> CachedResponse | None:
@@ -329,7 +330,7 @@ class ValidatorCache:
         # A copy: the caller may change its data.
         self._responses[key] = CachedResponse(ResponseEnvelope(copy.deepcopy(envelope.data), meta), meta)
         self._responses.move_to_end(key)
-        if len(self._responses) > self._capacity:
+        if len(self._responses) > _MAX_RESPONSES:
             self._responses.popitem(last=False)
 
 
