@@ -1,4 +1,5 @@
 import asyncio
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -47,6 +48,18 @@ async def test_the_common_context_is_for_calls_that_bring_none() -> None:
         ["t.echo", ("t.echo", {}, OperationContext())], context=OperationContext(deadline=1)
     )
     assert [isinstance(outcome, CallError) for outcome in outcomes] == [True, False]
+
+
+async def test_the_timeout_also_limits_calls_with_a_context() -> None:
+    @operation(id="t.wait")
+    async def wait() -> None:
+        await asyncio.Event().wait()
+
+    later = OperationContext(deadline=int(time.time() * 1000) + 3_600_000)
+    calls: list[Any] = [wait, (wait, {}, OperationContext()), (wait, {}, later)]
+    async with asyncio.timeout(30):
+        outcomes = await OperationRegistry([wait]).execute_many(calls, timeout=0.05)
+    assert [o.code if isinstance(o, CallError) else o.data for o in outcomes] == [ErrorCode.TIMEOUT] * 3
 
 
 async def test_concurrency_is_limited_and_the_iterable_is_read_as_calls_end() -> None:

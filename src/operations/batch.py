@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
+import msgspec
+
 from operations.context import OperationContext
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
@@ -17,9 +19,17 @@ Execute = Callable[[Any, Any, OperationContext | None], Awaitable[ResponseEnvelo
 
 
 async def run_batch(
-    execute: Execute, calls: Iterable[BatchCall], *, concurrency: int, context: OperationContext | None
+    execute: Execute,
+    calls: Iterable[BatchCall],
+    *,
+    concurrency: int,
+    context: OperationContext | None,
+    deadline: int | None = None,
 ) -> list[ResponseEnvelope[Any] | CallError]:
-    """Return the envelope or error of each call, in order; a call is read from `calls` only when it can start."""
+    """Return the envelope or error of each call, in order; a call is read from `calls` only when it can start.
+
+    `context` is for calls without a context. `deadline` also limits calls with a context.
+    """
     if concurrency < 1:
         raise ValueError(f"invalid concurrency {concurrency}: expected 1 or more")
     outcomes: dict[int, ResponseEnvelope[Any] | CallError] = {}
@@ -29,7 +39,7 @@ async def run_batch(
         for index, call in pending:
             try:
                 target, input, own = _unpack(call)
-                outcomes[index] = await execute(target, input, own or context)
+                outcomes[index] = await execute(target, input, _limit(own, deadline) if own else context)
             except CallError as error:
                 outcomes[index] = error
 
@@ -41,6 +51,14 @@ async def run_batch(
         # Only the iterable itself can fail here; raise its exception instead of a group.
         raise failed.exceptions[0] from None
     return [outcomes[index] for index in range(len(outcomes))]
+
+
+def _limit(own: OperationContext, deadline: int | None) -> OperationContext:
+    """Return the context of a call with the deadline of the batch, if that is earlier."""
+    if deadline is None or not isinstance(own, OperationContext):
+        return own
+    is_later = own.deadline is None or (isinstance(own.deadline, int | float) and own.deadline > deadline)
+    return msgspec.structs.replace(own, deadline=deadline) if is_later else own
 
 
 def _unpack(call: Any) -> tuple[Target, Any, OperationContext | None]:

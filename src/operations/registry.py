@@ -244,9 +244,10 @@ class OperationRegistry(OperationCatalogue):
         """
         if context is not None or timeout is not None:
             context = limit_context(context, timeout)
+        deadline = None if timeout is None else limit_context(None, timeout).deadline
         from operations.batch import run_batch  # imported lazily: most programs run no batches
 
-        return await run_batch(self.execute, calls, concurrency=concurrency, context=context)
+        return await run_batch(self.execute, calls, concurrency=concurrency, context=context, deadline=deadline)
 
     async def execute_nested(self, operation_id: str, input: Any, context: OperationContext) -> ResponseEnvelope[Any]:
         """Execute a nested call, with access control unless the context is trusted."""
