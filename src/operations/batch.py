@@ -57,7 +57,8 @@ def _limit(own: OperationContext, deadline: int | None) -> OperationContext:
     """Return the context of a call with the deadline of the batch, if that is earlier."""
     if deadline is None or not isinstance(own, OperationContext):
         return own
-    is_later = own.deadline is None or (isinstance(own.deadline, int | float) and own.deadline > deadline)
+    before: Any = own.deadline  # not validated yet
+    is_later = before is None or (isinstance(before, int | float) and before > deadline)
     return msgspec.structs.replace(own, deadline=deadline) if is_later else own
 
 
