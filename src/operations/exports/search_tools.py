@@ -1,7 +1,7 @@
 """SearchTools: three tools in place of a large tool set; they search, describe and call its operations.
 
-`compact_listing` is an overview of many operations in few tokens. `FixedTools` is the base class of tools of the
-library itself.
+`compact_listing` is an overview of many operations in few tokens. `FixedTools` is the base class of `SearchTools` and
+`CodeTool`.
 """
 
 from __future__ import annotations
