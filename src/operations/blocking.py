@@ -30,8 +30,8 @@ _CLEANUP_SECONDS = 1.0
 class BlockingRegistry:
     """Calls a registry's operations from synchronous code, on an event loop in a separate thread.
 
-    Use it with `with`: leaving the block stops the loop and everything on it. Handlers run on that loop and make nested
-    calls through `context.env`; a handler that calls the BlockingRegistry gets an error.
+    Use it with `with`: leaving the block stops the loop and everything on it. Handlers make nested calls through
+    `context.env`. An `async def` handler runs on that loop: if it calls the BlockingRegistry, the call fails.
     """
 
     def __init__(self, registry: OperationRegistry) -> None:

@@ -75,13 +75,13 @@ class FunctionOperation(Operation[R_co], Generic[P, R_co, Returned], frozen=True
         parameters = inspect.signature(self.function).parameters
         given = [name for name in parameters if name not in self.contexts]
         if len(args) > len(given):
-            raise self._misfit(f"takes at most {len(given)} positional arguments, not {len(args)}")
+            raise self._invalid_arguments(f"takes at most {len(given)} positional arguments, not {len(args)}")
         repeated = [name for name, _ in zip(given, args, strict=False) if name in kwargs]
         if repeated:
-            raise self._misfit(f"got {repeated[0]!r} twice")
+            raise self._invalid_arguments(f"got {repeated[0]!r} twice")
         return {**dict(zip(given, args, strict=False)), **kwargs}
 
-    def _misfit(self, problem: str) -> CallError:
+    def _invalid_arguments(self, problem: str) -> CallError:
         return CallError(ErrorCode.VALIDATION_ERROR, f"{self.id}: {self.__name__} {problem}")
 
 

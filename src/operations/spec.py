@@ -52,7 +52,7 @@ class AccessControl(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     required_scopes: Sequence[str] = ()
     """Scopes that are all required."""
     required_scopes_any: Sequence[str] = ()
-    """Scopes of which one is required."""
+    """Scopes of which at least one is required."""
     resource_type: str | None = None
     resource_action: str | None = None
 

@@ -22,8 +22,8 @@ from operations.schema import Schema, from_schema
 
 VERSION = 1
 NULL = msgspec.Raw(b"null")
-_Whole = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
-"""An integer of at most 64 bits, so that arithmetic with floats cannot overflow."""
+_Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+"""A limited integer: arithmetic with floats cannot overflow."""
 _Id = Annotated[str, msgspec.Meta(max_length=160)]
 """The id of a request, a worker or a peer: a name of at most 64 characters and random parts."""
 _Parent = Annotated[str, msgspec.Meta(max_length=512)]
@@ -47,13 +47,13 @@ class RequestPayload(_CallPayload):
     input: msgspec.Raw = NULL
     """The encoded input; before encoding, or if it was decoded together with the event, the plain input."""
     parent_request_id: _Parent | None = None
-    deadline: _Whole | None = None
-    idle_timeout: _Whole | None = None
+    deadline: _Int64 | None = None
+    idle_timeout: _Int64 | None = None
     identity: Identity | None = None
     metadata: Mapping[str, Any] | None = None
-    sent_at: _Whole | None = None
-    attempt: _Whole = 0
-    not_after: _Whole | None = None
+    sent_at: _Int64 | None = None
+    attempt: _Int64 = 0
+    not_after: _Int64 | None = None
     """Epoch milliseconds after which a stored request no longer runs."""
     progress: bool = False
     """Whether the caller accepts `call.progress`."""
@@ -132,7 +132,7 @@ class AnnouncementPayload(msgspec.Struct, rename="camel", omit_defaults=True):
     slots: int = 0
     """Number of calls that the worker runs at a time; 0 if unknown."""
     host: str = ""
-    pid: _Whole | None = None
+    pid: _Int64 | None = None
     version: str = ""
     """The release of this library at the worker. Like `host` and `pid`, it is for operators."""
 
@@ -180,7 +180,7 @@ class HelloPayload(msgspec.Struct, rename="camel", omit_defaults=True):
     batch: bool = False
     """Whether one frame may contain several messages."""
     host: str = ""
-    pid: _Whole | None = None
+    pid: _Int64 | None = None
     version: str = ""
     """The release of this library at the spoke. Like `host` and `pid`, it is for operators."""
 
@@ -212,7 +212,7 @@ class CallRequested(_Event, tag="call.requested"):
     stream: bool = False
     parent: _Parent | None = None
     grant: _Token | None = None
-    deadline: _Whole | None = None
+    deadline: _Int64 | None = None
     as_worker: bool = msgspec.field(default=False, name="asWorker")
 
 
@@ -333,7 +333,7 @@ class EventHeader(msgspec.Struct, omit_defaults=True, gc=False):
     stream: bool = False
     parent: _Id | None = None
     grant: _Token | None = None
-    deadline: _Whole | None = None
+    deadline: _Int64 | None = None
     as_worker: bool = msgspec.field(default=False, name="asWorker")
     namespaces: _Namespaces = ()
 

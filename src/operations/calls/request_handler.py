@@ -432,7 +432,8 @@ class StreamReply(Reply):
     """The response to a stream: numbered items, as many as the caller grants credit for, then an end."""
 
     _gate: CreditGate = msgspec.field(default_factory=CreditGate)
-    _heard: bool = True
+    _is_renewed: bool = True
+    """Whether the caller sent a message since the current lease began."""
     _sequence: int = 0
 
     def track(self, request: Request | None = None) -> None:
@@ -452,15 +453,15 @@ class StreamReply(Reply):
 
     def credit(self, items: int, size: int) -> None:
         """Allow more items; the message also shows that the caller is alive."""
-        self._heard = True
+        self._is_renewed = True
         self._gate.grant(items, size)
 
     def expire(self) -> None:
         """End the stream if the caller sent nothing during its lease."""
         if self.request is None:
             return
-        if self._heard:
-            self._heard = False
+        if self._is_renewed:
+            self._is_renewed = False
             self.handler.endpoint.wheel.add(self, LEASE_SECONDS)
         else:
             self.request.stop(unavailable(self.event.to, "the caller did not renew its lease", "unknown"))

@@ -138,7 +138,7 @@ class StreamReader:
         self._expected += 1
         self.since = self._time()
         self._items.append((event, codec, size))
-        self._awaken()
+        self._wake_consumer()
 
     def completed(self, event: CallCompleted) -> None:
         """End the stream, or fail if its last items are missing."""
@@ -212,7 +212,7 @@ class StreamReader:
         if not self._over:
             self._over = True
             self._end = error
-            self._awaken()
+            self._wake_consumer()
 
     def abandon(self, reason: str) -> None:
         """Drop the items and abort the worker: the consumer has stopped reading."""
@@ -232,7 +232,7 @@ class StreamReader:
             bucket.discard(alarm)
         self._armed.clear()
 
-    def _awaken(self) -> None:
+    def _wake_consumer(self) -> None:
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 

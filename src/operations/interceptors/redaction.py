@@ -119,8 +119,8 @@ class Redact:
     """Replaces secrets in results and errors with `[redacted]`.
 
     `fields` are shell patterns of the names of secret fields; case, `-` and `_` are ignored. `patterns` are regular
-    expressions: each match in a string is replaced. In a string that is a JSON document, the fields of the document are
-    redacted. Every item of a stream is redacted. A redacted value may no longer match the output schema.
+    expressions: each match in a string is replaced. In a string that is a JSON document, the secret fields of the
+    document are replaced. Every item of a stream is redacted. A redacted value may no longer match the output schema.
     """
 
     def __init__(self, fields: Iterable[str] = SECRET_NAMES, *, patterns: Iterable[str] = ()) -> None:

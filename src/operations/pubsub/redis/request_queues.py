@@ -17,7 +17,7 @@ _log = logging.getLogger("operations")
 QUEUE_MILLISECONDS = b"60000"
 """How long requests stay in a queue without a live worker."""
 _NOW = "local t = redis.call('TIME'); local now = t[1] * 1000 + math.floor(t[2] / 1000)\n"
-_NOBODY = "if redis.call('ZCOUNT', KEYS[1], now, '+inf') == 0 then return 0 end\n"
+_UNLESS_WORKERS = "if redis.call('ZCOUNT', KEYS[1], now, '+inf') == 0 then return 0 end\n"
 
 PUSH = Script(
     _NOW
@@ -30,7 +30,7 @@ PUSH = Script(
 
 Keys: workers, queue; arguments: lifetime, requests."""
 
-RETURN = Script(_NOW + _NOBODY + "redis.call('LPUSH', KEYS[2], ARGV[1])\nreturn 1")
+RETURN = Script(_NOW + _UNLESS_WORKERS + "redis.call('LPUSH', KEYS[2], ARGV[1])\nreturn 1")
 """Return an unhandled request to the front of the queue if there is a live worker.
 
 Keys: workers, queue; argument: the request."""
@@ -178,8 +178,8 @@ class RequestQueues:
 
     def _register(self, epoch: ConnectionEpoch, address: str, then: OnReply) -> None:
         keys = self._bus.keys.of_namespace(address)
-        believed = b"%d" % int(self._bus.heartbeat * SILENT_BEATS * 1000)
-        arguments = (self._bus.peer.encode(), believed, QUEUE_MILLISECONDS)
+        alive_for = b"%d" % int(self._bus.heartbeat * SILENT_BEATS * 1000)
+        arguments = (self._bus.peer.encode(), alive_for, QUEUE_MILLISECONDS)
 
         def registered(reply: Reply) -> None:
             workers, waiting = (1, 0) if isinstance(reply, ReplyError) else reply
@@ -200,8 +200,8 @@ class RequestQueues:
         queue = self._bus.keys.of_namespace(address).queue
         reader = self._readers.get(epoch.topology.slot(queue))
         took = reader.took[queue] if reader is not None else 0
-        lately, self._took[queue] = took - self._took.get(queue, 0), took
-        if waiting > lately * workers:
+        recently, self._took[queue] = took - self._took.get(queue, 0), took
+        if waiting > recently * workers:
             self.backlogged.add(address)
         else:
             self.backlogged.discard(address)
