@@ -14,8 +14,8 @@ from operations.spec import Handler, Operation, OperationSpec, OperationType, St
 if TYPE_CHECKING:
     from operations.search import SearchDocument, SearchIndex
 
-_MAX_COMPARED = 2_000
-"""Maximum number of ids that are compared for suggestions, to bound the cost of a mistyped id."""
+_MAX_COMPARED = 200
+"""Maximum number of ids that are compared for suggestions, because any caller can send unknown ids."""
 
 
 class OperationCatalogue:
@@ -225,12 +225,14 @@ def unknown_operation(operation_id: str, known: Iterable[str]) -> CallError:
     from difflib import get_close_matches  # imported only after an error: it is slow to import
 
     others = (each for each in known if each != operation_id)
-    candidates = sorted(others, key=lambda each: abs(len(each) - len(operation_id)))[:_MAX_COMPARED]
-    below = [each for each in candidates if each.startswith(f"{operation_id}.")][:3]
-    folded = {each.lower(): each for each in candidates}
-    nearest = below or [folded[each] for each in get_close_matches(operation_id.lower(), folded, n=3, cutoff=0.6)]
+    by_length = sorted(others, key=lambda each: abs(len(each) - len(operation_id)))
+    nearest = [each for each in by_length if each.startswith(f"{operation_id}.")][:3]
     if not nearest:
-        nearest = [each for each in candidates if each.rpartition(".")[2] == operation_id.rpartition(".")[2]][:3]
+        folded = {each.lower(): each for each in by_length[:_MAX_COMPARED]}
+        nearest = [folded[each] for each in get_close_matches(operation_id.lower(), folded, n=3, cutoff=0.6)]
+    if not nearest:
+        last = f".{operation_id.rpartition('.')[2]}"
+        nearest = [each for each in by_length if each.endswith(last)][:3]
     hint = f"; did you mean {' or '.join(nearest)}?" if nearest else ""
     details = {"operationId": operation_id, "nearest": nearest}
     return CallError(ErrorCode.OPERATION_NOT_FOUND, f"unknown operation {operation_id!r}{hint}", details)

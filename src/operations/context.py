@@ -20,6 +20,8 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 TRACE_FIELDS = ("traceparent", "tracestate")
+MAX_TRACE_LENGTH = 512
+"""Maximum number of characters of a trace field of a served request; the rest is dropped."""
 _MOST_SECONDS = 10.0 * 365 * 86_400
 
 

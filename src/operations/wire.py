@@ -34,6 +34,13 @@ value takes up to 0.3 µs.
 """
 LARGE_MESSAGE = 64 << 10
 """Size in bytes above which the input in a message is decoded only after its caller's rights are checked."""
+_OUTLINE = bytes.maketrans(b"123456789E", b"000000000e")
+_SLOW_NUMBERS = (b"e000", b"0" * 180)
+"""What a number contains that takes long to decode, with `_OUTLINE` and without signs: an exponent of three digits, or
+many digits.
+"""
+_SLOW_NUMBER_VALUES = 20
+"""Number of values as which such a number counts: it takes up to 7 µs."""
 _LENGTH_SIZES = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xC7: 1, 0xC8: 2, 0xC9: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
 """Size of the length field of binary values, extensions and strings in MessagePack, by the first byte."""
 _FIXED_SIZES = bytes(160) + bytes(range(32)) + bytes.fromhex("00000000000000 010101 0408 01020408 01020408 02030509 11")
@@ -139,8 +146,11 @@ def decode_msgpack(data: bytes) -> Any:
 
 
 def check_json_values(data: bytes, most: int) -> None:
-    """Raise `VALIDATION_ERROR` if JSON contains more than `most` values, without decoding them."""
-    if _count_separators(data) > most and _has_more_json_values(data, most):
+    """Raise `VALIDATION_ERROR` if JSON contains more than `most` values, without decoding them.
+
+    A number that takes much longer to decode than other values counts as several values.
+    """
+    if _count_values(data) > most and _has_more_json_values(data, most):
         raise _too_many_values(most)
 
 
@@ -155,12 +165,14 @@ def _has_more_json_values(data: bytes, most: int) -> bool:
     # Without escapes, every second part between quotes is outside strings. A value has at most four quotes: two of its
     # key and two of its own.
     parts = data.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"', 4 * most + 1)
-    return len(parts) > 4 * most + 1 or _count_separators(b"".join(parts[::2])) > most
+    return len(parts) > 4 * most + 1 or _count_values(b"".join(parts[::2])) > most
 
 
-def _count_separators(data: bytes) -> int:
-    """Return the number of characters that may precede a value in a list or an object."""
-    return data.count(b",") + data.count(b"[") + data.count(b"{")
+def _count_values(data: bytes) -> int:
+    """Return the number of characters that may precede a value in a list or an object, and add slow numbers."""
+    separators = data.count(b",") + data.count(b"[") + data.count(b"{")
+    outline = data.translate(_OUTLINE, b"+-")
+    return separators + _SLOW_NUMBER_VALUES * sum(outline.count(form) for form in _SLOW_NUMBERS)
 
 
 def _too_many_values(most: int) -> CallError:

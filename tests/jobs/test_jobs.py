@@ -353,6 +353,33 @@ async def test_one_identity_keeps_a_limited_number_and_size_in_memory() -> None:
         assert await bob.submit("work.wait_for_it", {"text": "b"})
 
 
+async def test_retried_jobs_count_towards_the_limit_of_unfinished_jobs() -> None:
+    blocked = asyncio.Event()
+    runs: list[int] = []
+
+    @operation(namespace="work", durable=True)
+    async def fail_once(number: int) -> None:
+        runs.append(number)
+        if runs.count(number) == 1:
+            raise ValueError
+        await blocked.wait()
+
+    async with Jobs(OperationRegistry([fail_once]), limits=JobLimits(unfinished=2)) as jobs:
+        ada = jobs.of(Identity("ada"))
+        failed = []
+        for number in range(4):
+            failed.append(await ada.submit("work.fail_once", {"number": number}))
+            assert (await error_of(ada.wait(failed[-1], 10))).code == "EXECUTION_ERROR"
+        for job_id in failed[:2]:
+            await ada.retry(job_id)
+        error = await error_of(ada.retry(failed[2]))
+        assert error.details["reason"] == "TOO_MANY_JOBS"
+        assert (await ada.status(failed[2])).state == "failed"
+        blocked.set()
+        await ada.wait(failed[0], 10)
+        assert (await ada.retry(failed[2])).state != "failed"
+
+
 def test_limits_are_settings_or_a_mapping_of_their_fields() -> None:
     assert Jobs(OperationRegistry(), limits={"keep_seconds": 60.0}).keep_seconds == 60.0
     with pytest.raises(CallError, match=r"limits: unknown key 'keep': expected one of .*keep_seconds"):

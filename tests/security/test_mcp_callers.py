@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from operations import AccessControl, OperationRegistry, operation
+from operations import AccessControl, OperationContext, OperationRegistry, operation
 from operations.serving.limits import Limits
 from operations.serving.mcp.resources import prompt, resource
 from operations.serving.mcp.sdk import http
@@ -213,6 +213,17 @@ async def test_subscriptions_of_one_caller_are_bounded() -> None:
             assert "error" in refused[1]
             for stream in opened:
                 await stream.__aexit__(None, None, None)
+
+
+async def test_trace_fields_are_truncated() -> None:
+    @operation("shop.trace")
+    async def trace(context: OperationContext) -> dict[str, int]:
+        return {name: len(value) for name, value in context.metadata.items()}
+
+    async with serve_endpoint(OperationRegistry([trace])) as (url, _):
+        given = {"traceparent": "t" * 100_000, "tracestate": "s" * 100_000}
+        _, answer = await post(url, message("tools/call", {"name": "shop.trace"}, meta=given))
+        assert answer["result"]["structuredContent"] == {"traceparent": 512, "tracestate": 512}
 
 
 async def test_pointers_to_bytes_cost_no_more_than_the_request() -> None:

@@ -302,6 +302,17 @@ async def test_separators_in_strings_are_not_values(text: bytes, values: int) ->
     check_msgpack_values(packed, 2 * values + 1)
 
 
+@pytest.mark.parametrize(
+    "number", ["1.7976931348623157e-300", "1.7E+304", "22250738585072011E0305", "0." + "0" * 300 + "2225", "9" * 4_000]
+)
+async def test_a_number_that_takes_long_to_decode_counts_as_several_values(number: str) -> None:
+    numbers = f"[{','.join([number] * 1_000)}]".encode()
+    with pytest.raises(CallError, match="values"):
+        check_json_values(numbers, 10_000)
+    check_json_values(msgspec.json.encode(numbers.decode()), 10_000)  # as text, it is one value
+    check_json_values(f"[{','.join(['-1234.5678901234567e-12'] * 1_000)}]".encode(), 1_000)
+
+
 async def test_the_memory_of_a_refused_message_is_bounded() -> None:
     text = b"[" + b'"",' * (1 << 20) + b"1]"
     tracemalloc.start()

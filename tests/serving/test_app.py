@@ -142,7 +142,7 @@ async def test_a_page_of_a_configured_origin_can_read_the_headers_of_a_response(
     for _ in range(2):
         answer = await post(served, "/shop/order", {"item": "a"}, headers=headers)
     readable = answer.headers["access-control-expose-headers"].lower().split(", ")
-    always = {"content-type", "content-length", "cache-control"}  # of every response
+    always = {"content-type", "content-length", "cache-control", "x-content-type-options"}  # of every response
     shown = {name for name in answer.headers if not name.startswith("access-control-")} - always
     assert "idempotency-replayed" in shown
     assert shown - {"vary", "date"} <= set(readable)

@@ -122,10 +122,14 @@ class MemoryJobStore:
         limits = self._limits
         if self._counts[owner] >= limits.jobs:
             raise too_many_jobs(limits.jobs, "stored jobs")
-        if owner is not None and self._unfinished[owner] >= limits.unfinished:
-            raise too_many_jobs(limits.unfinished, "waiting and running jobs")
+        self._check_unfinished(owner)
         if owner is not None and self._sizes[owner] >= limits.kept_bytes:
             raise too_many_jobs(limits.kept_bytes, "bytes of inputs and outcomes of jobs")
+
+    def _check_unfinished(self, owner: str | None) -> None:
+        """Raise an error if the owner, unless it is the program, has too many waiting and running jobs."""
+        if owner is not None and self._unfinished[owner] >= self._limits.unfinished:
+            raise too_many_jobs(self._limits.unfinished, "waiting and running jobs")
 
     def _start(self, job: _MemoryJob) -> None:
         record = job.record
@@ -190,6 +194,7 @@ class MemoryJobStore:
 
     async def retry(self, job_id: str, record: JobRecord, identity: Identity | None) -> None:
         """Start a job again."""
+        self._check_unfinished(record.owner)
         job = self._jobs[job_id]
         if identity is not None:
             job.identity = identity

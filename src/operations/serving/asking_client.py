@@ -75,13 +75,13 @@ class AskingClient:
         self.expires = 0.0
         self.changed: Callable[[], None] = lambda: None
         self._slots = slots
-        self._capabilities = capabilities
+        self._supported = frozenset(method for method in _CAPABILITIES if has_capability(capabilities, method))
         self._send = send
         self._has_room = has_room
 
     def supports(self, method: str) -> bool:
         """Whether the client declared the capability that a request needs."""
-        return has_capability(self._capabilities, method)
+        return method in self._supported
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Send a notification to the client; do nothing if the call has no `send`, for example because it is a task."""

@@ -5,6 +5,7 @@ The caller comes from Admission, never from a payload.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
 import math
@@ -16,7 +17,7 @@ from typing import Any
 import msgspec
 
 from operations.access import AccessDecision, access_error, check_access
-from operations.context import TRACE_FIELDS, Grant, new_request_id
+from operations.context import MAX_TRACE_LENGTH, TRACE_FIELDS, Grant, new_request_id
 from operations.dispatch import Dispatcher, Request
 from operations.errors import CallError, ErrorCode
 from operations.failures import aborted, executed_of
@@ -47,7 +48,8 @@ from operations.telemetry.observer import CallSized, notify
 from operations.wire import LARGE_MESSAGE
 
 _log = logging.getLogger("operations.serving")
-_SUGGESTIONS_PER_SECOND = 20
+_SUGGESTIONS_PER_SECOND = 5
+"""Number of errors for unknown paths that suggest similar ids, of all callers together: each takes milliseconds."""
 
 
 class _Call(msgspec.Struct):
@@ -112,21 +114,27 @@ class HTTPEndpoint:
                 answer = await self._answer(route, scope, receive, send, caller, request_id)
         except ClientDisconnectedError:
             return
-        except CallError as error:
+        except asyncio.CancelledError:  # the server stops
+            if is_audited and route is not None:
+                self._record(route, caller, request_id, str(ErrorCode.ABORTED), None, began)
+            raise
+        except Exception as raised:  # noqa: BLE001  # the text of an internal error is not sent
+            error = _public(raised)
             code = str(error.code)
             answer = problem_response(error, request_id, route.operation if route is not None else None)
-        except Exception:  # noqa: BLE001  # the text of an internal error is not sent
-            _log.exception("internal error while serving an HTTP request")
-            code = str(ErrorCode.EXECUTION_ERROR)
-            failed = CallError(ErrorCode.EXECUTION_ERROR, "internal server error")
-            answer = problem_response(failed, request_id, route.operation if route is not None else None)
         if isinstance(answer, Response):
             status = answer.status
-            await answer.send(send, head_only=scope["method"] == "HEAD")
         else:
             code = answer
-        if is_audited and route is not None:
-            self._audit.record("http", route.id, caller, request_id=request_id, code=code, status=status, began=began)
+        if is_audited and route is not None:  # before the response is sent: the client may read it slowly, or never
+            self._record(route, caller, request_id, code, status, began)
+        if isinstance(answer, Response):
+            await answer.send(send, head_only=scope["method"] == "HEAD")
+
+    def _record(
+        self, route: Route, caller: Caller, request_id: str, code: str, status: int | None, began: float
+    ) -> None:
+        self._audit.record("http", route.id, caller, request_id=request_id, code=code, status=status, began=began)
 
     def _find(self, scope: Scope, caller: Caller) -> Route | None:
         """Return the route of a request; None for the path of a job."""
@@ -321,6 +329,14 @@ class HTTPEndpoint:
         return refused
 
 
+def _public(error: Exception) -> CallError:
+    """Return the error that the caller gets; log an internal error."""
+    if isinstance(error, CallError):
+        return error
+    _log.error("internal error while serving an HTTP request", exc_info=error)
+    return CallError(ErrorCode.EXECUTION_ERROR, "internal server error")
+
+
 def _wants_stream(route: Route, accepts: AcceptHeader) -> bool:
     """Whether the response is an event stream.
 
@@ -354,5 +370,7 @@ def _read_seconds(header: bytes) -> float:
 def _trace(headers: Mapping[bytes, bytes]) -> dict[str, str]:
     """Return the trace context of a request."""
     return {
-        field: headers[name].decode("latin-1")[:512] for field in TRACE_FIELDS if (name := field.encode()) in headers
+        field: headers[name].decode("latin-1")[:MAX_TRACE_LENGTH]
+        for field in TRACE_FIELDS
+        if (name := field.encode()) in headers
     }

@@ -12,7 +12,7 @@ import msgspec
 from operations.errors import CallError, ErrorCode
 from operations.jobs import JOB_NOT_ENDED, JOB_NOT_FOUND, Jobs, JobStatus
 from operations.serving.admission import Caller
-from operations.serving.asgi import JSON_TYPE, REQUEST_ID_HEADER, Headers, Response, Scope, path_of
+from operations.serving.asgi import JSON_TYPE, NO_SNIFF, REQUEST_ID_HEADER, Headers, Response, Scope, path_of
 from operations.serving.exposure import Exposure
 from operations.serving.http.problems import problem_response
 from operations.serving.http.responses import read_accept, write_response
@@ -75,7 +75,7 @@ class JobEndpoint:
             response.headers.append(_APPLIED)
             return response
         location = f"{root_path}{JOBS_PATH}{quote(job_id, safe='')}".encode()
-        headers: Headers = [JSON_TYPE, _NO_STORE, _RETRY_AFTER, _APPLIED, (b"location", location)]
+        headers: Headers = [JSON_TYPE, _NO_STORE, NO_SNIFF, _RETRY_AFTER, _APPLIED, (b"location", location)]
         headers.append((REQUEST_ID_HEADER, request_id.encode()))
         return Response(202, headers, _encode(_described(status, None)))
 
@@ -115,7 +115,7 @@ class JobEndpoint:
         return status, operation
 
     async def _status_response(self, jobs: Jobs, status: JobStatus, request_id: str) -> Response:
-        headers: Headers = [JSON_TYPE, _NO_STORE, (REQUEST_ID_HEADER, request_id.encode())]
+        headers: Headers = [JSON_TYPE, _NO_STORE, NO_SNIFF, (REQUEST_ID_HEADER, request_id.encode())]
         message = None
         if not status.is_final:
             headers.append(_RETRY_AFTER)

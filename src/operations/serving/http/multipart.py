@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from operations.errors import ErrorCode
 from operations.pubsub import require_extra
 from operations.serving.refusals import RefusedError
+
+_UNUSED = logging.Logger("operations.multipart", logging.CRITICAL)
 
 
 def read_parts(body: bytes, content_type: str, *, max_parts: int) -> list[tuple[str, bytes]]:
@@ -22,6 +25,7 @@ def read_parts(body: bytes, content_type: str, *, max_parts: int) -> list[tuple[
         raise _refuse("invalid Content-Type: expected a boundary of 1 to 70 characters")
     collector = _Collector(max_parts, parse_options_header)
     parser = MultipartParser(boundary, collector.callbacks())
+    parser.logger = _UNUSED  # callers must not fill the log: what is malformed is an error
     try:
         parser.write(body)
         parser.finalize()

@@ -12,7 +12,7 @@ from operations.envelope import MCPResponseMeta
 from operations.errors import CallError, ErrorCode
 from operations.failures import executed_of
 from operations.schema import Schema
-from operations.serving.asgi import PHRASES, REQUEST_ID_HEADER, Headers, Response
+from operations.serving.asgi import NO_SNIFF, PHRASES, REQUEST_ID_HEADER, Headers, Response
 from operations.serving.refusals import RefusedError, public_error
 from operations.spec import Operation
 
@@ -100,7 +100,7 @@ def _retry_seconds(error: CallError) -> int:
 def problem_response(error: CallError, request_id: str, operation: Operation[Any] | None = None) -> Response:
     """Return an error as a response."""
     members = problem(error, request_id, operation)
-    headers: Headers = [_TYPE, _NO_STORE, (REQUEST_ID_HEADER, request_id.encode())]
+    headers: Headers = [_TYPE, _NO_STORE, NO_SNIFF, (REQUEST_ID_HEADER, request_id.encode())]
     if isinstance(error, RefusedError):
         headers += error.headers
     status = members["status"]

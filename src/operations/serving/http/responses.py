@@ -13,7 +13,7 @@ import msgspec
 from operations.envelope import HTTPResponseMeta, LocalResponseMeta, MCPResponseMeta, ResponseEnvelope
 from operations.errors import CallError, ErrorCode
 from operations.failures import too_large
-from operations.serving.asgi import JSON_TYPE, REQUEST_ID_HEADER, Headers, Response
+from operations.serving.asgi import JSON_TYPE, NO_SNIFF, REQUEST_ID_HEADER, Headers, Response
 from operations.serving.http.problems import tool_error
 from operations.wire import has_invalid_number
 
@@ -24,8 +24,8 @@ _BYTES = (b"content-type", _BYTES_TYPE.encode())
 _LOCAL = (b"operations-source", b"local")
 _PASSED_ON = frozenset({"content-language", "content-disposition", "etag", "last-modified", "link", "retry-after"})
 """Upstream headers that describe the result. Cookies and connection headers are never passed on."""
-_INERT: Headers = [(b"x-content-type-options", b"nosniff"), (b"content-security-policy", b"sandbox")]
-"""Headers with which a browser runs no script in a response, and does not treat it as a page of this server."""
+_INERT = (b"content-security-policy", b"sandbox")
+"""The header with which a browser runs no script in a response, and does not treat it as a page of this server."""
 _NO_STORE = (b"cache-control", b"no-store")
 """Caches may not keep results: a cache that ignores `X-API-Key` would send them to other callers."""
 _encode = msgspec.json.Encoder().encode
@@ -37,7 +37,7 @@ def write_response(
 ) -> Response:
     """Return an envelope as a response; raise CallError if it cannot be encoded or is too large."""
     meta = envelope.meta
-    headers: Headers = [(REQUEST_ID_HEADER, request_id.encode()), _NO_STORE]
+    headers: Headers = [(REQUEST_ID_HEADER, request_id.encode()), _NO_STORE, NO_SNIFF]
     if as_envelope:
         body = envelope.to_json()
         headers += ((b"content-type", ENVELOPE_TYPE.encode()), (b"operations-source", meta.source.encode()))
@@ -87,11 +87,11 @@ def _write_foreign(envelope: ResponseEnvelope[Any], operation_id: str, headers: 
         ]
     if isinstance(data, bytes):
         upstream = meta.content_type if isinstance(meta, HTTPResponseMeta) else ""
-        headers += ((b"content-type", _safe_type(upstream, _BYTES_TYPE)), *_INERT)
+        headers += ((b"content-type", _safe_type(upstream, _BYTES_TYPE)), _INERT)
         return data
     if isinstance(data, str) and isinstance(meta, HTTPResponseMeta) and meta.content_type.startswith("text/"):
         essence = meta.content_type.partition(";")[0].strip()
-        headers += ((b"content-type", _safe_type(f"{essence}; charset=utf-8", "text/plain; charset=utf-8")), *_INERT)
+        headers += ((b"content-type", _safe_type(f"{essence}; charset=utf-8", "text/plain; charset=utf-8")), _INERT)
         return data.encode(errors="replace")
     headers.append((b"content-type", content_type.encode()))
     return write_json(data, operation_id)

@@ -10,7 +10,17 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from operations.context import ASK_SECONDS, NO_ASK, TRACE_FIELDS, Client, Exposed, Grant, Identity, Progress
+from operations.context import (
+    ASK_SECONDS,
+    MAX_TRACE_LENGTH,
+    NO_ASK,
+    TRACE_FIELDS,
+    Client,
+    Exposed,
+    Grant,
+    Identity,
+    Progress,
+)
 from operations.dispatch import Dispatcher, Request
 from operations.envelope import MCPResponseMeta, ResponseEnvelope
 from operations.errors import CallError, ErrorCode
@@ -305,7 +315,7 @@ def read_input(tool: Tool, arguments: Any, meta: Mapping[str, Any]) -> Any:
 def _trace(meta: Mapping[str, Any]) -> dict[str, Any] | None:
     if "traceparent" not in meta:
         return None
-    return {name: meta[name] for name in TRACE_FIELDS if isinstance(meta.get(name), str)}
+    return {name: meta[name][:MAX_TRACE_LENGTH] for name in TRACE_FIELDS if isinstance(meta.get(name), str)}
 
 
 def make_result(tool: Tool, envelope: ResponseEnvelope[Any], info: RequestInfo) -> Result:

@@ -42,6 +42,8 @@ METHODS = frozenset({GET, UPDATE, CANCEL})
 POLL_MS = 1_000
 _MAX_CLIENTS = 10_000
 _CLIENTS_PER_IDENTITY = 64
+_MOST_GIVEN_BYTES = 64 * 1024
+"""Largest size of the answers that a task keeps before its questions are asked; the questions are asked otherwise."""
 _ASK_WITHIN = 1.0
 """Seconds to wait for the first question of a `questions-first` call. After that, it becomes a task that can ask."""
 _ENDED = {JobState.DONE: "completed", JobState.CANCELLED: "cancelled", JobState.DEAD: "failed"}
@@ -210,7 +212,9 @@ class Tasks:
         if own >= _CLIENTS_PER_IDENTITY or len(self._clients) >= _MAX_CLIENTS:
             return None
         client = _TaskClient(key, owner, info.capabilities, lambda: self._has_room(owner))
-        client.given = dict(info.responses) if isinstance(info.responses, Mapping) else {}
+        given = dict(info.responses) if isinstance(info.responses, Mapping) else {}
+        if len(msgspec.json.encode(given)) <= _MOST_GIVEN_BYTES:
+            client.given = given
         return client
 
     def _has_room(self, owner: str) -> bool:
