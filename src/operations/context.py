@@ -74,7 +74,7 @@ class Grant(msgspec.Struct, eq=False, kw_only=True):
     identity: Identity | None = None
     """The caller; None for an anonymous one."""
     token: str = ""
-    """128 random bits that prove the grant to a hub; empty on a transport that needs no such token."""
+    """An unguessable string that proves the grant to a hub; empty on a transport that needs no such token."""
     signature: object = None
     """The signed request that the grant was made for, on a transport with signed requests."""
     origin: object = None

@@ -260,7 +260,7 @@ class StoresKeys(Protocol):
     """Stores keys that all peers of the bus share, so that a request with a key runs once."""
 
     async def store_key(self, key: str, seconds: float, entry: str = "") -> bool:
-        """Store a key, at most for a day. Return False if it is already stored, so that the request is a duplicate.
+        """Store a key, at most for 25 hours. Return False if it is already stored: the request is a duplicate.
 
         `entry` is the id of a stored message, see `Delivery.entry`. If the key is already stored for the same message,
         the result is True: this is a further delivery and not a duplicate. Raise if the server cannot be reached.
