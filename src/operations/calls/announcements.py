@@ -316,7 +316,7 @@ class WorkerDirectory:
             self._remove(event.payload.worker_id)
 
     def _join(self, announced: AnnouncementPayload) -> AnnouncementPayload | None:
-        """Return the whole announcement if this is its last part, otherwise None; the parts arrive in order."""
+        """Return the whole announcement if `announced` is its last part, otherwise None; the parts arrive in order."""
         if announced.parts <= 1:
             return announced
         parts = self._parts.pop(announced.worker_id, [])

@@ -372,7 +372,8 @@ class PendingRequestMap:
     def abort(self, request_id: str, reason: str = "") -> None:
         """Cancel a request.
 
-        If this side made the request, its call raises `ABORTED`. If this side received it, the caller gets an abort.
+        If this side made the request, the call raises `ABORTED`. If this side received the request, its caller gets an
+        abort.
         """
         pending = self._endpoint.pending.get(request_id)
         if pending is None:

@@ -45,7 +45,7 @@ class RequestPayload(_CallPayload):
 
     operation_id: _Name
     input: msgspec.Raw = NULL
-    """The encoded input; before encoding, or if it was decoded together with the event, the plain input."""
+    """The encoded input; or the input itself: before encoding, and if it was decoded in one step with the event."""
     parent_request_id: _Parent | None = None
     deadline: _Int64 | None = None
     idle_timeout: _Int64 | None = None

@@ -141,7 +141,7 @@ class RequestHandler:
         return True
 
     def start(self, reply: Reply) -> bool:
-        """Pass a request to the dispatcher; return False if it is refused. Its caller then gets the error."""
+        """Pass a request to the dispatcher. If it is refused, send its caller the error and return False."""
         try:
             request = self._read(reply)
             if self._max_values is not None and not reply.is_stored:

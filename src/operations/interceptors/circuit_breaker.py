@@ -96,7 +96,7 @@ class CircuitBreaker:
             self._record(circuit, opened_at, failed)
 
     def _admit(self, invocation: Invocation) -> tuple[_Circuit, float | None]:
-        """Return the circuit and, for a probe, the time when it opened; raise if the circuit is open."""
+        """Return the circuit and, for a probe, the time when the circuit opened; raise if the call is refused."""
         key, now = key_of(invocation, self._by), self._clock()
         with self._lock:
             circuit = self._circuits.get(key)

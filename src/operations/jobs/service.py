@@ -160,8 +160,8 @@ class Jobs:
     async def retry(self, job_id: str) -> JobStatus:
         """Retry a job that failed or is a dead letter; it keeps its id and input.
 
-        If its owner retries it through `of`, the job runs with the owner's current rights, otherwise with the rights
-        that it was submitted with.
+        If the job's owner retries it through `of`, the job runs with the owner's current rights, otherwise with the
+        rights that it was submitted with.
         """
         record = await self._read(job_id)
         is_kept = record.body is not None and bool(record.body.request)

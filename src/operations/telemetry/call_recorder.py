@@ -52,7 +52,7 @@ class CallRecorder:
         return _Recorded(self, record, call)
 
     def note(self, event: Event) -> None:
-        """Record that a call was queued or retried, or the size of its request and response together."""
+        """Record that a call was queued or retried, or the total size of its request and response."""
         if isinstance(event, CallQueued):
             record = self._add(event.call)
             if record is not None and len(self._queued) < _MOST_QUEUED:

@@ -37,7 +37,7 @@ class Readiness:
 def answer_probe(path: str, reason: str | None) -> tuple[int, bytes] | None:
     """Return the status and text of `/healthz` or `/readyz`, None for another path.
 
-    `reason` is why calls are not accepted; None while they are.
+    `reason` is why calls are not accepted; None while calls are accepted.
     """
     if path == "/healthz":
         return 200, b"ok\n"

@@ -390,7 +390,7 @@ class Router:
         caller.deliver(message)
 
     def _admit_interim(self, call: RoutedCall, header: EventHeader) -> bool:
-        """Note that a worker runs a call; return whether to forward its response, which does not end the call."""
+        """Confirm that a worker has a call; return whether to forward the response, which does not end the call."""
         call.queue.confirm(call)
         if call.queue.requests:
             self._schedule_forwarding(call.queue)

@@ -103,7 +103,7 @@ class WriteBuffer:
     def flush(self, seconds: float | None = None) -> None:
         """Write everything; `seconds` is the time that handling the received messages took.
 
-        A PING follows requests: its PONG means that they were delivered.
+        A PING follows requests: its PONG means that the requests were delivered.
         """
         self.is_scheduled = False
         if self.transport.is_closing():

@@ -174,7 +174,7 @@ class DurableQueues:
         return stop
 
     def _suspect(self, namespace: str, message: bytes, delivery: NatsDelivery, caller: str | None) -> None:
-        """Move a redelivered message, which may have crashed its worker, to a queue that is handled one at a time."""
+        """Move a redelivered message, which may have crashed its worker, to a queue with one message at a time."""
         subject = self.subjects.target(f"suspect.{namespace}", caller=caller)
         # A caller that could guess the key could store it first: this message would be lost as a duplicate.
         key = blake2b(b"%d " % delivery.sequence + message, digest_size=16).hexdigest()

@@ -153,7 +153,7 @@ class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsB
         return self._connection is not None
 
     def backlog(self) -> list[str]:
-        """Return the namespaces that this peer serves if received messages have been waiting for a while, else none."""
+        """Return the namespaces of this peer if received messages have been waiting for a while; otherwise none."""
         if self._connection is None or not self._connection.is_behind:
             return []
         groups = [subscription.group for subscription in self._subscriptions.values() if subscription.group]
