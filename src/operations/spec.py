@@ -213,7 +213,7 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
         return self.spec.id
 
     def rebuild(self, envelope: ResponseEnvelope[Any]) -> ResponseEnvelope[R_co]:
-        """Return an envelope with its data as the declared Python type; unchanged if the output schema does not apply."""
+        """Return an envelope with its data as the declared Python type, if the output schema applies to the data."""
         if self.load is None or not (self.schema_applies or has_described_data)(envelope):
             return envelope
         return ResponseEnvelope(self.load(envelope.data), envelope.meta)
