@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from operations import AccessControl, CallError, ErrorCode, OperationRegistry, operation
-from operations.calls import CallHandler, PendingRequestMap, codec, from_call, request_handler
+from operations import AccessControl, CallError, ErrorCode, Identity, OperationRegistry, operation
+from operations.calls import CallHandler, PendingRequestMap, codec, from_call, replay_protection, request_handler
 from operations.calls.announcements import WorkerDirectory
 from operations.calls.endpoint import endpoint_of
-from operations.calls.events import AnnouncementPayload
+from operations.calls.events import AnnouncementPayload, CallRequested, RequestPayload
 from operations.calls.signed_transport import SignedTransport
 from operations.pubsub import Flushes, Transport
 from operations.pubsub.framing import join
@@ -509,3 +509,70 @@ async def test_arbitrary_messages_of_a_nats_caller_do_not_stop_workers(
                 assert (await pending.call("stock.order", {"item": "tea"}, durable=True)).data == "tea"
             assert (worker.reconnects, bob.reconnects) == (0, 0)
             await handler.close()
+
+
+async def test_ids_of_signed_requests_of_a_caller_without_rights_take_limited_memory(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay_protection, "_MOST_IDS", 20)
+    worker = SignedTransport(await bus(), secret=SECRET, tokens=TOKENS, required=True)
+    handler = CallHandler(OperationRegistry([price, secret]), worker, identify=worker.identify)
+    mallory = PendingRequestMap(SignedTransport(await bus(), session=session("mallory")), timeout=3_000)
+    ada = PendingRequestMap(SignedTransport(await bus(), session=session("ada", "read")), timeout=3_000)
+    assert (await mallory.call("shop.price", {"item": "tea"}, wait=True)).data == 3
+    for operation_id in ("shop.secret", "shop.unknown", "shop.price"):
+        await asyncio.gather(*(error_of(mallory.call(operation_id, {})) for _ in range(10)))
+    error = await error_of(mallory.call("shop.price", {"item": "tea"}))
+    assert (error.code, error.details["executed"]) == (ErrorCode.UNAVAILABLE, "no")
+    assert all([(await ada.call("shop.price", {"item": "tea"})).data == 3 for _ in range(30)])
+    await handler.close()
+
+
+def test_the_ids_of_signed_requests_are_forgotten_after_their_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay_protection, "_MOST_IDS", 2)
+    seen, now = replay_protection.SeenRequests(), 1_000
+    monkeypatch.setattr(replay_protection.time, "time", lambda: float(now))
+
+    def receive(id: str, name: str, seconds: int = 10) -> bool:
+        payload = RequestPayload(id, "shop.price", deadline=(now + seconds) * 1_000)
+        return seen.is_new(CallRequested(1, id, "shop.price", payload), Identity(name))
+
+    assert [receive("a", "mallory"), receive("a", "mallory"), receive("b", "mallory")] == [True, False, True]
+    with pytest.raises(CallError, match="too many requests"):
+        receive("c", "mallory")
+    assert receive("c", "bob", 30)
+    now += 12
+    assert receive("c", "mallory")
+    assert seen._counts == {"mallory": 1, "bob": 1}
+    now += 60
+    assert receive("d", "ada", 0)
+    assert (seen._counts, set(seen._senders)) == ({"ada": 1}, {now})
+
+
+@pytest.mark.parametrize("kind", ["redis", "nats"])
+async def test_refused_signed_requests_are_not_added_to_the_shared_record(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys: list[str] = []
+    transport = RedisTransport if kind == "redis" else NatsTransport
+    store_key = transport.store_key
+
+    async def note(self: Any, key: str, seconds: float, entry: str = "") -> bool:
+        keys.append(key)
+        return await store_key(self, key, seconds, entry)
+
+    @operation(id="shop.change", access_control=AccessControl(required_scopes=["change"]))
+    async def change() -> int:
+        return 1
+
+    monkeypatch.setattr(transport, "store_key", note)
+    async with untrusted_bus(kind) as bus:
+        worker = SignedTransport(await bus(), secret=SECRET, tokens=TOKENS, required=True)
+        handler = CallHandler(OperationRegistry([price, change]), worker, identify=worker.identify)
+        mallory = PendingRequestMap(SignedTransport(await bus(), session=session("mallory")))
+        ada = PendingRequestMap(SignedTransport(await bus(), session=session("ada", "change")))
+        assert (await error_of(mallory.call("shop.change", wait=True))).code is ErrorCode.ACCESS_DENIED
+        assert keys == []
+        assert (await ada.call("shop.change")).data == 1
+        assert len(keys) == 1
+        await handler.close()

@@ -7,9 +7,12 @@ workers also share a record of these ids: the shared record of signed requests.
 from __future__ import annotations
 
 import time
+from collections import Counter
 
 from operations.calls.events import CallRequested
+from operations.context import Identity
 from operations.errors import CallError
+from operations.failures import unavailable
 from operations.pubsub import Delivery, Record, StoresKeys
 
 STORED_SECONDS = 86_400.0
@@ -20,6 +23,11 @@ LONGEST_DEADLINE = 3_600.0
 """Longest time to the deadline of a signed request, in seconds; a request with a later deadline is refused."""
 _FRESH_SECONDS = 60.0
 """Largest age of a signed request without a deadline."""
+
+
+_MOST_IDS = 500_000
+"""Largest number of ids that are kept for one caller without rights; an id takes up to 300 bytes."""
+_NO_SENDERS: Counter[str] = Counter()
 
 
 class ReplayError(CallError):
@@ -33,29 +41,43 @@ class SeenRequests:
     """The ids of the signed requests that were received.
 
     An id is kept until the deadline of its request; without a deadline, for two minutes. A copy that arrives later is
-    too old to run.
+    too old to run. Callers without rights have at most `_MOST_IDS` ids each; further requests of them are refused.
     """
 
     def __init__(self) -> None:
         self._seen: dict[int, dict[str, int]] = {}
+        self._senders: dict[int, Counter[str]] = {}
+        """The number of ids of each caller without rights, by the second until which the ids are kept."""
+        self._counts: Counter[str] = Counter()
+        """The number of ids of each caller without rights."""
         self._swept = 0
 
-    def is_new(self, event: CallRequested) -> bool:
-        """Store a request's id; return False if the id is stored already with the same or a later attempt number."""
+    def is_new(self, event: CallRequested, signer: Identity) -> bool:
+        """Keep the id of a request; return False if it was received before with the same or a later attempt number."""
         now = int(time.time())
         if now != self._swept:
             self._sweep(now)
-        seen = self._seen.setdefault(int(kept_until(event)), {})
-        attempt = event.payload.attempt
-        if seen.get(event.id, -1) >= attempt:
+        until, attempt = int(kept_until(event)), event.payload.attempt
+        seen = self._seen.setdefault(until, {})
+        before = seen.get(event.id)
+        if before is not None and before >= attempt:
             return False
+        if before is None and not signer.has_rights:
+            self._count(signer.id, until, event.to)
         seen[event.id] = attempt
         return True
+
+    def _count(self, sender: str, until: int, operation_id: str) -> None:
+        if self._counts[sender] >= _MOST_IDS:
+            raise unavailable(operation_id, "too many requests of this caller before their deadlines", "no")
+        self._counts[sender] += 1
+        self._senders.setdefault(until, Counter())[sender] += 1
 
     def _sweep(self, now: int) -> None:
         self._swept = now
         for second in [second for second in self._seen if second < now - 1]:
             del self._seen[second]
+            self._counts -= self._senders.pop(second, _NO_SENDERS)
 
 
 def kept_until(event: CallRequested) -> float:

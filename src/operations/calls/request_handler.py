@@ -198,9 +198,10 @@ class RequestHandler:
         if request.grant.signature is None:
             return None
         spec = self.registry.get_spec(request.operation_id)
-        if reply.is_stored or (spec is not None and spec.type is OperationType.MUTATION):
-            return signs.record(reply.event)
-        return None
+        if not reply.is_stored and (spec is None or spec.type is not OperationType.MUTATION):
+            return None
+        self._dispatcher.authorize(request)  # a caller without rights must not fill the record
+        return signs.record(reply.event)
 
     async def _dispatch_new(self, record: Coroutine[Any, Any, bool], reply: Reply, request: Request) -> None:
         """Dispatch a request, unless the shared record already has it."""

@@ -198,7 +198,7 @@ class SignedTransport(TransportWrapper):
         problem = replay_problem(event, stored=stored)
         if problem:
             raise self._refuse("replayed", problem)
-        if not stored and not self._seen.is_new(event):
+        if not stored and not self._seen.is_new(event, signer.identity):
             error = self._refuse("replayed", "the request was received before")
             raise ReplayError(ErrorCode.ACCESS_DENIED, error.message)
         return signer.identity
