@@ -152,6 +152,14 @@ def test_editors_files_are_discovered_and_included_on_request(untrusted: Project
     assert (clash.code, "duplicate source name" in clash.err) == (2, True)
 
 
+def test_a_name_in_an_editors_file_is_one_line(untrusted: Project) -> None:
+    server = {"command": "no-such-server"}
+    untrusted.write(".mcp.json", json.dumps({"mcpServers": {"good\n  other  start harmless": server}}))
+    with untrusted.terminal("add", "--discover", env={"NO_COLOR": "1"}, columns=200) as terminal:
+        shown = terminal.until("Include .mcp.json? [y/N]")
+    assert "\n  good\\n  other  start harmless  start no-such-server" in shown.replace("\r", "")
+
+
 def test_sources_chosen_on_the_terminal_are_trusted(untrusted: Project) -> None:
     project = untrusted
     project.write(".mcp.json", json.dumps(SERVERS))

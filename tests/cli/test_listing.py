@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ast
 import json
+import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from operations.config.trust import shell_quoted
 from tests.cli.driving import OPS, Project
 
 pytestmark = pytest.mark.slow
@@ -135,6 +138,7 @@ HOSTILE = {
     "a command as a name": {"$(touch pwned)": "x", "`touch pwned`": "1", "a;touch pwned;": "y", "a b": None},
     "a line break": {"x\ntouch pwned\n": "z"},
     "names that are quotes": {"it's": "it's", '"': '"; touch pwned; "'},
+    "backslashes": {"a\\": "\\", "b'": "; touch pwned; '\\", "\\'": "\\n"},
     "an option": {"--output": "pwned"},
     "a file as a value": {"v": "@secret.txt", "w": ["@secret.txt"]},
     "a file as a name": {"@secret.txt": "x"},
@@ -167,6 +171,38 @@ def test_an_example_of_external_names_and_values_is_one_input(example: dict[str,
     done = project.run("-c", command, program=["bash"])
     assert done.data == {"input": example}
     assert not (tmp_path / "pwned").exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "tea", "a b", "it's", "\\", "x\\", "\\'; touch pwned #", "''\\\\''", "$(x)`y`!", "a\nb", "=ls", "~", "é*?"],
+)
+def test_words_are_quoted_for_every_shell(text: str) -> None:
+    """In fish, a backslash in single quotes escapes a quote; in bash, sh and zsh it does not."""
+    word = shell_quoted(text)
+    assert re.fullmatch(r"('[^'\\]+'|\\['\\]|[A-Za-z0-9_@+:,./-])+|''", word)
+    for shell in ("bash", "sh"):
+        done = subprocess.run([shell, "-c", f"printf %s {word}"], capture_output=True, check=True)
+        assert done.stdout.decode() == text
+
+
+def test_names_in_hints_and_usage_are_quoted(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write(
+        "code/hostile.py",
+        "from operations import CallError, Operation, OperationSpec, from_schema\n"
+        "async def fail(input, context):\n    raise CallError('VALIDATION_ERROR', 'invalid input for x; touch pwned')\n"
+        "schema = from_schema({'type': 'object', 'properties': {'$(touch pwned)': {}}})\n"
+        "spec = OperationSpec(name='fail', namespace='evil', type='query', input_schema=schema)\n"
+        "operation = Operation(spec=spec, handler=fail)\n",
+    )
+    project.write("operations.toml", "[sources.evil]\npython = './code'\n")
+    assert "ops call evil.fail ['$(touch pwned)'=…]" in project.run("call", "evil.fail", "--help").out
+    assert "hint: example: '$(touch pwned)'=…" in project.run("call", "evil.fail", "x").err
+    assert "'$(touch pwned)':=\"@x\"" not in project.run("call", "evil.fail", "$(touch pwned)=@x").err
+    assert "'$(touch pwned)':='\"@x\"'" in project.run("call", "evil.fail", "$(touch pwned)=@x").err
+    failed = project.run("call", "evil.fail")
+    assert (failed.code, "ops show" in failed.err) == (2, False)
 
 
 def test_an_example_of_a_long_string_is_short(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import gc
 import re
+import time
 import tracemalloc
 from collections.abc import AsyncIterator
 from typing import Any
@@ -531,7 +532,7 @@ async def test_ids_of_signed_requests_of_a_caller_without_rights_take_limited_me
 def test_the_ids_of_signed_requests_are_forgotten_after_their_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay_protection, "_MOST_IDS", 2)
     seen, now = replay_protection.SeenRequests(), 1_000
-    monkeypatch.setattr(replay_protection.time, "time", lambda: float(now))
+    monkeypatch.setattr(time, "time", lambda: float(now))
 
     def receive(id: str, name: str, seconds: int = 10) -> bool:
         payload = RequestPayload(id, "shop.price", deadline=(now + seconds) * 1_000)

@@ -358,6 +358,31 @@ def test_files_written_by_init_and_add_are_trusted(project: Project) -> None:
     assert "by ops add, since" in project.run("doctor").out
 
 
+@pytest.mark.parametrize("form", ["a directory", "a link"])
+def test_init_does_not_trust_code_that_is_already_there(form: str, project: Project) -> None:
+    (project.directory / "operations.toml").unlink()
+    project.write("ops/hello.py" if form == "a directory" else "elsewhere/hello.py", MODULE)
+    if form == "a link":
+        (project.directory / "ops").symlink_to("elsewhere")
+    done = project.run("init")
+    assert (done.code, done.out.splitlines()[-1]) == (0, "Next: ops trust")
+    refused(project.run("ls"), "it would import ./ops")
+    assert ran(project) == []
+
+
+def test_init_writes_no_file_through_a_link(project: Project) -> None:
+    (project.directory / "operations.toml").unlink()
+    (project.directory / "ops").mkdir()
+    (project.directory / "ops" / "hello.py").symlink_to("../planted.py")
+    assert project.run("init", "-q").code == 0
+    assert not (project.directory / "planted.py").exists()
+
+
+def test_the_directory_of_init_is_quoted(project: Project) -> None:
+    done = project.run("init", "my dir; touch pwned")
+    assert "Next: cd 'my dir; touch pwned' && ops call hello.greet name=Ada" in done.out
+
+
 def test_adding_to_a_file_trusts_nothing_else_of_it(project: Project) -> None:
     project.write("more/other.py", MODULE.replace("a.greet", "b.greet"))
     project.write("operations.toml", COMMAND)
@@ -582,6 +607,19 @@ DEVICES = {
     "a server's file of variables": "[sources.a]\nurl = 'http://127.0.0.1:9'\nenv_file = './endless'\n",
     "an included file": "include = ['./endless']\n",
 }
+
+
+@pytest.mark.parametrize("what", ["a file of variables", "an included file", "an editor's file"])
+def test_a_pipe_is_not_read(what: str, project: Project) -> None:
+    """Its content never ends if no process writes to it."""
+    if what == "an editor's file":
+        os.mkfifo(project.directory / ".mcp.json")
+        assert project.run("add", "--discover", env={"HOME": str(project.directory)}, timeout=20).code == 3
+        return
+    os.mkfifo(project.directory / "endless")
+    project.write("operations.toml", DEVICES[what])
+    done = project.run("doctor", timeout=20)
+    assert "it is a device or a pipe" in " ".join((done.out + done.err).split())
 
 
 @pytest.mark.parametrize("what", DEVICES)

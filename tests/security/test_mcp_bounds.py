@@ -9,8 +9,10 @@ import json
 import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import anyio
 import httpx2
 import pytest
 from mcp.shared.message import SessionMessage
@@ -22,7 +24,7 @@ from starlette.routing import Route
 
 from operations import CallError, ErrorCode, OperationContext, OperationRegistry
 from operations.progress import MAX_EVENTS, MAX_MESSAGE_CHARACTERS
-from operations.sources.mcp import MCPClientConfig, MCPOAuth, MCPServerRequest, create_mcp_client, is_progress
+from operations.sources.mcp import MCPClientConfig, MCPOAuth, MCPServerRequest, create_mcp_client, is_progress, stdio
 from operations.sources.mcp.http import EVENT_PIECE_BYTES, ErrorReportingClient
 from operations.sources.mcp.server_messages import MAX_UNSENT_RESPONSES, LimitedResponses
 from operations.testing import error_of
@@ -108,6 +110,30 @@ async def test_a_compressed_event_stream_lets_other_tasks_run() -> None:
         counting.cancel()
     assert received == size
     assert passed >= size // EVENT_PIECE_BYTES - 1
+
+
+async def test_lines_of_a_server_that_are_not_messages_let_other_tasks_run(caplog: pytest.LogCaptureFixture) -> None:
+    """All lines have arrived, so that reading them never waits."""
+    count, passed = 2_000, 0
+    stdout = asyncio.StreamReader()
+    stdout.feed_data(b"x\n\n" * count)
+    stdout.feed_eof()
+    pump = stdio._Pump("s", cast("Any", SimpleNamespace(stdout=stdout)), SMALL)
+    incoming, receive = anyio.create_memory_object_stream[SessionMessage | Exception](1)
+
+    async def pass_turns() -> None:
+        nonlocal passed
+        while True:
+            await asyncio.sleep(0)
+            passed += 1
+
+    counting = asyncio.create_task(pass_turns())
+    with receive:
+        await pump.read_messages(incoming)
+    counting.cancel()
+    assert passed >= 2 * count - 1
+    logged = [record.getMessage() for record in caplog.records]
+    assert (len(logged), logged[-1].endswith("; further ones are not logged")) == (stdio._MAX_IGNORED, True)
 
 
 @pytest.mark.parametrize("event", ["event: endpoint\ndata: http://other.test/messages\n\n", ": nothing\n\n"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import Any, NamedTuple
 
@@ -170,7 +171,8 @@ def hint_for(error: CallError) -> str:
             return "the API rejected the credentials: check the source's auth in operations.toml"
     if error.code == ErrorCode.VALIDATION_ERROR and error.message.startswith("invalid input for "):
         operation_id = error.message.partition("\n")[0].removeprefix("invalid input for ")
-        return f"run 'ops show {operation_id}' to see its input"
+        # The message may be that of a remote peer.
+        return f"run 'ops show {operation_id}' to see its input" if re.fullmatch(r"[\w./-]+", operation_id) else ""
     if error.code == ErrorCode.EXECUTION_ERROR and error.__cause__ is not None:
         return "run the command again with --debug to see the traceback"
     if error.code == ErrorCode.OPERATION_NOT_FOUND and "did you mean" in error.message:

@@ -15,6 +15,7 @@ from typing import Any
 
 from operations.cli.arguments import WHOLE, WORD, UsageError, suggestion
 from operations.cli.stderr import warn
+from operations.config.trust import shell_quoted
 from operations.schema.parts import FieldPath, Fields
 from operations.spec import Operation
 
@@ -317,9 +318,8 @@ def _dumped(value: Any) -> str:
 
 
 def _text_hint(name: str, text: str) -> str:
-    from shlex import quote
-
-    return f"{name}=@… reads a file; to pass the text itself, write {name}:={quote(_dumped(f'@{text}'))}"
+    word = shell_quoted(name)
+    return f"{word}=@… reads a file; to pass the text itself, write {word}:={shell_quoted(_dumped(f'@{text}'))}"
 
 
 def _read_file(name: str, hint: str = "") -> bytes:
@@ -334,4 +334,4 @@ def _read_file(name: str, hint: str = "") -> bytes:
 
 def _example(fields: Fields) -> str:
     names = fields.names()
-    return f"example: {names[0]}=…" if names else ""
+    return f"example: {shell_quoted(names[0])}=…" if names else ""

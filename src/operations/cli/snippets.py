@@ -9,6 +9,7 @@ import msgspec
 
 from operations.cli.arguments import is_assignment
 from operations.cli.stderr import hide_secret
+from operations.config.trust import shell_quoted
 from operations.errors import CallError
 from operations.schema import Schema
 from operations.schema.parts import Fields
@@ -101,9 +102,9 @@ def shell_command(operation_id: str, example: Any, fields: Fields, *, streams: b
     words = ["ops", "sub" if streams else "call", operation_id]
     if isinstance(example, Mapping) and all(is_assignment(name, "") for name in example):
         for name, value in example.items():
-            words.append(f"{_quoted(name)}@FILE" if fields.is_binary([name]) else _word(name, value))
+            words.append(f"{shell_quoted(name)}@FILE" if fields.is_binary([name]) else _word(name, value))
     elif isinstance(example, Mapping):
-        words.append(_quoted(encode_json(example).decode()))
+        words.append(shell_quoted(encode_json(example).decode()))
     return " ".join(words)
 
 
@@ -140,12 +141,12 @@ def _redacted(part: Any, redact: Callable[[str], str]) -> Any:
 
 def curl_command(request: Mapping[str, Any]) -> str:
     """Return a dry run's request as a curl command."""
-    lines = [f"curl -X {_quoted(request['method'])} {_quoted(request['url'])}"]
-    lines += [f"  -H {_quoted(f'{name}: {value}')}" for name, value in request["headers"]]
+    lines = [f"curl -X {shell_quoted(request['method'])} {shell_quoted(request['url'])}"]
+    lines += [f"  -H {shell_quoted(f'{name}: {value}')}" for name, value in request["headers"]]
     body = request.get("body")
     if body:
         text = body.decode("utf-8", "backslashreplace") if isinstance(body, bytes) else str(body)
-        lines.append(f"  --data-raw {_quoted(text)}")
+        lines.append(f"  --data-raw {shell_quoted(text)}")
     return " \\\n".join(lines)
 
 
@@ -199,23 +200,17 @@ def _part_text(part: Any) -> str:
 def _word(name: str, value: Any) -> str:
     plain = _plain(value)
     if plain is not None:
-        return f"{_quoted(name)}={plain}"
+        return f"{shell_quoted(name)}={plain}"
     if isinstance(value, list) and value and all(_plain(item) is not None for item in value):
-        return " ".join(f"{_quoted(name)}={_plain(item)}" for item in value)
-    return f"{_quoted(name)}:={_quoted(encode_json(value).decode())}"
+        return " ".join(f"{shell_quoted(name)}={_plain(item)}" for item in value)
+    return f"{shell_quoted(name)}:={shell_quoted(encode_json(value).decode())}"
 
 
 def _plain(value: Any) -> str | None:
     """Return a value as shell text for `key=value`; None if the value can only be written as JSON, with `key:=`."""
     if isinstance(value, str):
-        return _quoted(value) if value and not value.startswith("@") else None  # `name=@…` would read a file
+        return shell_quoted(value) if value and not value.startswith("@") else None  # `name=@…` would read a file
     return encode_json(value).decode() if isinstance(value, (bool, int, float)) else None
-
-
-def _quoted(text: str) -> str:
-    from shlex import quote
-
-    return quote(text)
 
 
 def _python(value: Any) -> str:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from operations.config.problems import ConfigProblem, Key, problems_error
+from operations.config.problems import ConfigProblem, Key, may_not_end, problems_error
 
 _COMMENT = r'(?s)"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/'
 _COMMA = r'(?s)"(?:\\.|[^"\\])*"|,(?=\s*[}\]])'
@@ -71,8 +71,8 @@ def read_document(path: Path, text: str | None = None) -> ConfigDocument:
 
 
 def _read_text(path: Path) -> str:
-    if path.is_char_device():  # it may never end
-        raise problems_error([ConfigProblem(path, 1, "", "cannot be read: it is a device")])
+    if may_not_end(path):
+        raise problems_error([ConfigProblem(path, 1, "", "cannot be read: it is a device or a pipe")])
     try:
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:

@@ -53,7 +53,7 @@ def find_editor_files(directory: Path, environ: Mapping[str, str]) -> list[Path]
 def _has_servers(path: Path) -> bool:
     """Whether a file contains the name of a table of servers; the file is not parsed, because it may be malformed."""
     try:
-        if path.stat().st_size > _MAX_FILE_BYTES:
+        if not path.is_file() or path.stat().st_size > _MAX_FILE_BYTES:
             return False
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError):

@@ -7,7 +7,7 @@ of this list.
 from __future__ import annotations
 
 import os
-import shlex
+import re
 import stat
 import time
 from collections.abc import Iterable, Mapping
@@ -22,6 +22,8 @@ from operations.errors import CallError, ErrorCode
 FILE_NAME = "operations.toml"
 PROJECT_FILE = "pyproject.toml"
 VARIABLE = "OPERATIONS_TRUST"
+_PLAIN_WORD = r"[A-Za-z0-9_@+:,./-]+"
+"""Text without characters that have a meaning in a shell."""
 
 
 class FoundConfig(NamedTuple):
@@ -69,9 +71,19 @@ def search_config(start: Path | None = None) -> FoundConfig:
     return FoundConfig(None)
 
 
+def shell_quoted(text: str) -> str:
+    """Return text as one word of a command for bash, zsh, fish and sh.
+
+    Backslashes and quotes are outside the quotes: fish, unlike the others, reads `\\'` in single quotes as a quote.
+    """
+    if re.fullmatch(_PLAIN_WORD, text):
+        return text
+    return re.sub(r"[^'\\]+|(['\\])", lambda found: f"\\{found[1]}" if found[1] else f"'{found[0]}'", text) or "''"
+
+
 def trust_command(path: Path) -> str:
     """Return the command that trusts a file: `ops trust`, with the path unless it is the nearest configuration."""
-    return "ops trust" if search_config().path == path else f"ops trust -c {shlex.quote(str(path))}"
+    return "ops trust" if search_config().path == path else f"ops trust -c {shell_quoted(str(path))}"
 
 
 def trust_hint(path: Path) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from operations.config.problems import Key
+from operations.config.problems import Key, may_not_end
 from operations.errors import CallError, ErrorCode
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
@@ -116,8 +116,8 @@ class VariableFile(msgspec.Struct, frozen=True):
 def read_variable_file(path: Path) -> VariableFile:
     """Read a variable file; never raise."""
     try:
-        if path.is_char_device():  # it may never end
-            return VariableFile(unreadable=f"cannot read {path}: it is a device")
+        if may_not_end(path):
+            return VariableFile(unreadable=f"cannot read {path}: it is a device or a pipe")
         values, bad = read_variables(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         return VariableFile(unreadable=f"cannot read {path}: {error.strerror or error}")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from shlex import quote
 from typing import Any, NamedTuple
 
 from msgspec import structs
@@ -34,7 +33,7 @@ from operations.config.actions import actions_of
 from operations.config.editor_files import find_editor_files
 from operations.config.file_writer import has_source, text_with_include, text_with_source, write_config
 from operations.config.sources import OpenedSource
-from operations.config.trust import refusal
+from operations.config.trust import refusal, shell_quoted
 from operations.errors import CallError, ErrorCode
 from operations.sources.scanner import Skipped
 
@@ -79,7 +78,8 @@ async def _add(args: ParsedArguments, table: dict[str, Any]) -> int:
     if not args.quiet:
         warn_skipped([(skip.path, skip.reason) for skip in report.skipped])
     data = {"config": str(path), "source": args.name, "state": report.state, "operations": report.operations}
-    count, following = counted(report.operations, "operation"), paint("bold", f"ops ls --source {quote(args.name)}")
+    count = counted(report.operations, "operation")
+    following = paint("bold", f"ops ls --source {shell_quoted(args.name)}")
     write_either(args, data, f"{args.name} was added to {path}: {count}\nNext: {following}\n")
     return OK
 
@@ -245,10 +245,11 @@ def _written(path: Path, directory: Path) -> str:
 
 
 def _lines(found: EditorFile) -> list[str]:
-    servers = found.servers()
+    # A line break in a name must not look like another server.
+    servers = [(printable(name).replace("\n", "\\n"), action) for name, action in found.servers()]
     widest = max((len(name) for name, _ in servers), default=0)
     head = f"{paint('bold', printable(str(found.path)))}  {printable(found.state)}"
-    return [head, *(f"  {printable(name):<{widest}}  {paint('dim', printable(action))}" for name, action in servers)]
+    return [head, *(f"  {name:<{widest}}  {paint('dim', printable(action))}" for name, action in servers)]
 
 
 def _url(config: Config, name: str) -> str:

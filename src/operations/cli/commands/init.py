@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from operations.cli.arguments import Argument, Command, ParsedArguments
 from operations.cli.commands import SUMMARIES
-from operations.cli.configuration import read_configuration, save_trust
+from operations.cli.configuration import has_trust, read_configuration, save_trust
 from operations.cli.failures import OK, CommandError
 from operations.cli.output import write_json
-from operations.cli.terminal import paint, write_text
+from operations.cli.terminal import paint, printable, write_text
 from operations.config import add_source, initialise
+from operations.config.trust import shell_quoted
 from operations.errors import CallError
 
 _DIRECTORY = "ops"
@@ -40,20 +42,25 @@ def run(args: ParsedArguments) -> int:
         path = initialise(directory)
     except CallError as error:
         raise CommandError(error.message, "add a source with 'ops add', or list operations with 'ops ls'") from None
-    module = directory / _DIRECTORY / "hello.py"
-    module.parent.mkdir(exist_ok=True)
-    if not module.exists():
-        module.write_text(_MODULE)
+    code = directory / _DIRECTORY
+    module = code / "hello.py"
+    is_new = not code.is_symlink() and not (code.exists() and any(code.iterdir()))
+    code.mkdir(exist_ok=True)
+    with suppress(FileExistsError), module.open("x") as file:
+        file.write(_MODULE)
     if "[sources.own]" not in path.read_text():
         add_source(path, "own", {"python": f"./{_DIRECTORY}"})
-    save_trust(read_configuration(path), by="ops init")
+    config = read_configuration(path)
+    if is_new:  # other code in the directory may be somebody else's
+        save_trust(config, by="ops init")
     if args.json:
         write_json({"config": str(path), "module": str(module)})
         return OK
-    write_text(f"{path}: configuration\n{module}: first operation\n\n")
+    write_text(printable(f"{path}: configuration\n{module}: first operation\n\n"))
     if not args.quiet:
-        enter = f"cd {directory} && " if args.directory else ""
-        write_text(f"Next: {paint('bold', f'{enter}ops call hello.greet name=Ada')}\n")
+        enter = f"cd {shell_quoted(str(directory))} && " if args.directory else ""
+        following = "ops call hello.greet name=Ada" if has_trust(config) else "ops trust"
+        write_text(f"Next: {paint('bold', printable(f'{enter}{following}'))}\n")
     return OK
 
 

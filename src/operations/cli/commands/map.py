@@ -11,7 +11,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from shlex import quote
 from typing import Any
 
 from operations.cli.arguments import (
@@ -35,6 +34,7 @@ from operations.cli.line_mapper import LineOutcome, Lines, count_lines, map_line
 from operations.cli.output import Output, counted, duration
 from operations.cli.stderr import StatusLine, bar
 from operations.cli.terminal import is_terminal
+from operations.config.trust import shell_quoted
 from operations.context import OperationContext
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
@@ -50,7 +50,8 @@ def run(args: ParsedArguments) -> Any:
         raise UsageError("'-' is not allowed: stdin has the lines; pass fields common to all lines as key=value")
     for word in args.fields:
         if not set("=@").intersection(word) and word[:1] not in ("{", "["):
-            raise UsageError(f"invalid input {word!r}: expected key=value", f"-i {quote(word)} reads lines from a file")
+            hint = f"-i {shell_quoted(word)} reads lines from a file"
+            raise UsageError(f"invalid input {word!r}: expected key=value", hint)
     if args.input is None and is_terminal(sys.stdin):
         raise UsageError("no input: pipe lines of JSON in, or name a file with --input", _EXAMPLE)
     return _map(args)

@@ -18,6 +18,7 @@ from operations.cli.schema_text import schema_lines
 from operations.cli.snippets import curl_command, example_input, python_code, shell_command, without_secrets
 from operations.cli.terminal import paint, printable, write_text
 from operations.config.cache import CatalogueEntry
+from operations.config.trust import shell_quoted
 from operations.schema import Schema, from_schema
 from operations.schema.parts import Fields
 
@@ -152,7 +153,8 @@ def call_help(command: Command, args: ParsedArguments, operation_id: str) -> str
     name = printable(details.entry.id)
     fields = Fields(details.input_schema.document)
     needed = fields.merged(details.input_schema.document).get("required", ())
-    words = [f"{each}=…" if each in needed else f"[{each}=…]" for each in fields.names()]
+    shown = {each: f"{shell_quoted(each)}=…" for each in fields.names()}
+    words = [word if each in needed else f"[{word}]" for each, word in shown.items()]
     if len(words) > _MAX_USAGE_FIELDS:
         words = [*words[:_MAX_USAGE_FIELDS], "…"]
     lines = list(describe(details))[1:]

@@ -35,6 +35,8 @@ CLOSED_SECONDS = 0.5
 EXIT_SECONDS = 2.0
 """Time limit for the server to exit after SIGTERM."""
 MAX_LOG_LINE = 8_192
+_MAX_IGNORED = 100
+"""Number of lines on stdout that are logged because they are not messages."""
 
 Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], "_Sender"]
 
@@ -99,6 +101,7 @@ class _Pump:
         self._process = process
         self._max_bytes = max_bytes
         self._stderr_ended = asyncio.Event()
+        self._ignored = 0
         self.last_stderr: deque[str] = deque(maxlen=3)
 
     async def read_messages(self, incoming: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
@@ -110,6 +113,8 @@ class _Pump:
                 message = self._parse(line)
                 if message is not None:
                     await incoming.send(message)
+                else:
+                    await asyncio.sleep(0)  # the next line may have arrived, too: let other tasks run
         # A server whose output is not read cannot exit.
         while await stdout.read(65_536):
             pass
@@ -147,6 +152,7 @@ class _Pump:
                 *lines, rest = (rest + chunk).split(b"\n")
                 for line in lines:
                     self._log_line(line)
+                await asyncio.sleep(0)
                 if len(rest) > MAX_LOG_LINE:
                     self._log_line(rest)
                     rest = b""
@@ -167,8 +173,10 @@ class _Pump:
         if instead is not None:
             return _read(instead)
         shown = line[:200].decode(errors="replace").strip()
-        if shown:
-            _log.warning("%s: ignored a line on stdout that is not a message: %s", self._name, shown)
+        if shown and self._ignored < _MAX_IGNORED:
+            self._ignored += 1
+            more = "; further ones are not logged" if self._ignored == _MAX_IGNORED else ""
+            _log.warning("%s: ignored a line on stdout that is not a message: %s%s", self._name, shown, more)
         return None
 
     def _log_line(self, line: bytes) -> None:
