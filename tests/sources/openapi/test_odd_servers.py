@@ -24,6 +24,7 @@ from operations.sources.openapi import (
     iterate_items,
     own_documents,
 )
+from operations.sources.openapi import exchange as exchange_module
 from operations.sources.openapi.service import TURN_BYTES
 from operations.sources.openapi.sse import SSEParser
 from operations.testing import error_of
@@ -144,6 +145,17 @@ async def test_conditional_requests_of_the_caller_get_the_servers_response() -> 
         for _ in range(2):
             await own.execute("api.get", {}, call_with(headers={"If-None-Match": '"0"'}))
     assert lines(heads, b"if-none-match") == [[b'"0"'], [b'"0"']]
+
+
+async def test_cached_responses_are_limited_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange_module, "_MAX_BYTES", 1_000)
+    heads: list[bytes] = []
+    tagged = response(b'"%b"' % (b"x" * 400), headers=JSON + b'ETag: "1"\r\n')
+    async with raw_server(answering(tagged, heads=heads)) as server:
+        own = registry(server.url, cache=True)
+        for number in (1, 1, 2, 3, 1, 3):
+            await own.execute("api.get", {}, call_with(headers={"X-Number": str(number)}))
+    assert [len(each) for each in lines(heads, b"if-none-match")] == [0, 1, 0, 0, 0, 1]
 
 
 async def test_a_cursor_may_be_an_object_and_be_found_in_a_list() -> None:

@@ -35,6 +35,8 @@ from operations.telemetry.observer import current_observed_call
 _IDEMPOTENT = frozenset({"GET", "HEAD", "PUT", "DELETE", "OPTIONS", "TRACE", "QUERY"})
 _MAX_RESPONSES = 500
 """Largest number of responses that a `ValidatorCache` keeps."""
+_MAX_BYTES = 64 * 1024 * 1024
+"""Largest total size of the bodies of these responses."""
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _UNREADABLE = "\ufffd"  # clients return it for undecodable header bytes
 _WRITTEN = "".join(map(chr, range(0x21, 0x7F))).replace("\\", "")
@@ -290,6 +292,8 @@ class CachedResponse(msgspec.Struct, frozen=True):
 
     envelope: ResponseEnvelope[Any]
     meta: HTTPResponseMeta
+    size: int
+    """Size of the body."""
 
     def conditions(self) -> list[tuple[str, str]]:
         """Return the headers that make a request conditional: the server sends the body only if it has changed."""
@@ -309,17 +313,20 @@ class CachedResponse(msgspec.Struct, frozen=True):
 
 
 class ValidatorCache:
-    """Bounded cache of the latest responses to GET requests."""
+    """Cache of the latest responses to GET requests, limited in number and bytes."""
 
     def __init__(self) -> None:
+        self._bytes = 0
         self._responses: OrderedDict[Any, CachedResponse] = OrderedDict()
 
     def find(self, request: PreparedRequest, credentials: RequestCredentials) -> CachedResponse | None:
         """Return the cached response to an equal request."""
         return self._responses.get(_key(request, credentials))
 
-    def store(self, request: PreparedRequest, credentials: RequestCredentials, envelope: ResponseEnvelope[Any]) -> None:
-        """Cache a response if it has a validator and caching is allowed."""
+    def store(
+        self, request: PreparedRequest, credentials: RequestCredentials, envelope: ResponseEnvelope[Any], size: int
+    ) -> None:
+        """Cache a response with a body of `size` bytes if it has a validator and caching is allowed."""
         meta = envelope.meta
         if request.method != "GET" or not isinstance(meta, HTTPResponseMeta) or meta.status_code != 200:
             return
@@ -327,11 +334,12 @@ class ValidatorCache:
         if may_not or not ("etag" in meta.headers or "last-modified" in meta.headers):
             return
         key = _key(request, credentials)
+        before = self._responses.pop(key, None)
+        self._bytes += size - (0 if before is None else before.size)
         # A copy: the caller may change its data.
-        self._responses[key] = CachedResponse(ResponseEnvelope(copy.deepcopy(envelope.data), meta), meta)
-        self._responses.move_to_end(key)
-        if len(self._responses) > _MAX_RESPONSES:
-            self._responses.popitem(last=False)
+        self._responses[key] = CachedResponse(ResponseEnvelope(copy.deepcopy(envelope.data), meta), meta, size)
+        while len(self._responses) > _MAX_RESPONSES or self._bytes > _MAX_BYTES:
+            self._bytes -= self._responses.popitem(last=False)[1].size
 
 
 def _key(request: PreparedRequest, credentials: RequestCredentials) -> Any:

@@ -116,7 +116,7 @@ class HTTPService:
             await sent.close()
         envelope = _envelope(meta, body, template)
         if self._cache is not None and cached:
-            self._cache.store(prepared, credentials, envelope)
+            self._cache.store(prepared, credentials, envelope, len(body))
         return envelope
 
     async def stream(
