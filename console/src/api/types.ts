@@ -165,7 +165,6 @@ export interface Job {
   operationId: string;
   state: string;
   attempts: number;
-  nextAt?: number;
   createdAt: number;
   startedAt?: number;
   endedAt?: number;

@@ -7,7 +7,7 @@ import type { Job, Problem } from "../api/types";
 import { Button } from "../components/Button";
 import { Segmented } from "../components/Choices";
 import { Empty, Failed, Loading, Notice } from "../components/Notice";
-import { age, clock, plural } from "../format";
+import { age, plural } from "../format";
 import { route } from "../router";
 import { jobs, loadJobs } from "../state/live";
 import { can, exampleCall, isLost, recoveries } from "../state/session";
@@ -134,7 +134,6 @@ function JobTable(props: {
             <th>State</th>
             <th>Progress</th>
             <th class="num">Attempts</th>
-            <th>Next attempt</th>
             <th>Caller</th>
             <th class="num">Age</th>
           </tr>
@@ -178,7 +177,6 @@ function JobRow(props: { job: Job; isChosen: boolean; toggle: () => void }) {
       </td>
       <td>{job.progress && <Progress job={job} />}</td>
       <td class="num">{job.attempts}</td>
-      <td class="t2">{job.nextAt ? clock(job.nextAt) : ""}</td>
       <td class="t2">{job.owner ?? ""}</td>
       <td class="num t2">{age(job.createdAt)}</td>
     </tr>
