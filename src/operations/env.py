@@ -211,8 +211,8 @@ def build_env(
 ) -> Env:
     """Return the env of `context`: the operations of `registry` as `env.namespace.name(...)`.
 
-    `namespaces` limits the available operations. `invoke` and `stream` replace `execute_nested` and
-    `subscribe_nested` of the registry, so that the call protocol can call operations that the registry does not have.
+    `namespaces` limits the available operations. `invoke` and `stream` replace the registry's `execute_nested` and
+    `subscribe_nested`. The call protocol passes them, to call operations that the registry does not have.
     """
     limited = None if namespaces is None else (namespaces,) if isinstance(namespaces, str) else tuple(namespaces)
     return EnvNode(EnvScope(registry, limited, invoke, stream), context, context.request_id)

@@ -176,7 +176,7 @@ class ResponseEnvelope(msgspec.Struct, Generic[T_co], frozen=True):
 class Event(msgspec.Struct, Generic[T_co], frozen=True):
     """An item of a stream, with an event id and an event type.
 
-    If the operation has the annotation `resumable`, a client can resume the stream: the handler runs again, and
+    If the operation has the annotation `resumable`, a client can resume the stream. The handler then runs again, and
     `context.metadata["lastEventId"]` is the id of the last item that the client received.
     """
 

@@ -150,10 +150,10 @@ def operation(operation_id: str | None = None, /, **options: typing.Unpack[_Opti
 def operation(function: Callable[..., Any] | str | None = None, /, **options: Any) -> Any:
     """Convert a typed function to an Operation: `@operation`, `@operation("namespace.name")` or `@operation(...)`.
 
-    The input schema comes from the parameters, the output schema from the return type, descriptions from the docstring,
-    and the id from module and name unless `id`, `namespace` or `name` are given. An async generator is a subscription;
-    anything else is a mutation, or with `type="query"` a query, which may be retried. A plain `def` runs in a worker
-    thread unless `inline=True`.
+    The input schema comes from the parameters, the output schema from the return type, and descriptions from the
+    docstring. The id consists of module and name, unless `id`, `namespace` or `name` are given. An async generator is a
+    subscription; anything else is a mutation, or with `type="query"` a query, which may be retried. A plain `def` runs
+    in a worker thread unless `inline=True`.
     """
     for unknown in options.keys() - _Options.__annotations__:
         raise TypeError(_explain_unknown(unknown))

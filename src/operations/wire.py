@@ -35,12 +35,11 @@ value takes up to 0.3 µs.
 LARGE_MESSAGE = 64 << 10
 """Size in bytes above which the input in a message is decoded only after its caller's rights are checked."""
 _OUTLINE = bytes.maketrans(b"123456789E", b"000000000e")
+"""Translation of JSON that replaces every digit with `0` and `E` with `e`."""
 _SLOW_NUMBERS = (b"e000", b"0" * 180)
-"""What a number contains that takes long to decode, with `_OUTLINE` and without signs: an exponent of three digits, or
-many digits.
-"""
+"""Parts of numbers that take long to decode, translated by `_OUTLINE`: an exponent of three digits, or 180 digits."""
 _SLOW_NUMBER_VALUES = 20
-"""Number of values as which such a number counts: it takes up to 7 µs."""
+"""Number of values that one of `_SLOW_NUMBERS` counts for, because decoding it takes up to 7 µs."""
 _LENGTH_SIZES = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xC7: 1, 0xC8: 2, 0xC9: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
 """Size of the length field of binary values, extensions and strings in MessagePack, by the first byte."""
 _FIXED_SIZES = bytes(160) + bytes(range(32)) + bytes.fromhex("00000000000000 010101 0408 01020408 01020408 02030509 11")

@@ -173,7 +173,7 @@ class PendingRequestMap:
     ) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
         """Call an operation with the deadline, caller and trace of `context`.
 
-        `parent` is the id of the parent request: by default, the parent's id in `context`, or else its request id.
+        `parent` is the id of the parent request: by default `context.parent_request_id`, or else `context.request_id`.
         """
         request = self._inherit(context, operation_id, input, parent)
         grant = context.grant or current_grant.get()

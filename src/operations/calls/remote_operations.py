@@ -20,7 +20,7 @@ from operations.spec import Operation, OperationSpec, OperationType
 
 
 class RemoteOperations:
-    """The operations of remote workers, imported into `registry`, where their handlers call the workers."""
+    """The operations of remote workers, imported into `registry`. Their handlers call the workers."""
 
     def __init__(
         self,

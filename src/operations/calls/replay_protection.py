@@ -53,7 +53,7 @@ class SeenRequests:
         self._swept = 0
 
     def is_new(self, event: CallRequested, signer: Identity) -> bool:
-        """Keep the id of a request; return False if it was received before with the same or a later attempt number."""
+        """Store a request's id; return False if the id is stored already with the same or a later attempt number."""
         now = int(time.time())
         if now != self._swept:
             self._sweep(now)

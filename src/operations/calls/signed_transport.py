@@ -395,7 +395,7 @@ class _NestedCallTransport(TransportWrapper):
 
 
 def stored_name(request_id: str) -> str:
-    """Return the name of a stored request in the record of signed requests."""
+    """Return the name of a stored request in the shared record of signed requests."""
     return f"{request_id} stored"
 
 
@@ -408,7 +408,7 @@ def _read_key(signed: SignedRequest) -> str:
 
 
 def replay_key(name: str, token: bytes) -> str:
-    """Return the key of a signed request in the record that all workers share.
+    """Return the key of a request in the shared record of signed requests.
 
     The key depends on the token, so that no other peer can add the key before the request arrives.
     """

@@ -29,7 +29,7 @@ no further messages from the server.
 """
 DECODED_FACTOR = 100
 """A stored message counts as this many times its length until `Delivery.weigh` is called: one byte of MessagePack can
-be an empty list, which takes up to 100 bytes with its place in the list around it.
+be an empty list, which takes up to 100 bytes of memory.
 """
 
 

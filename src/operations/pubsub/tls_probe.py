@@ -1,7 +1,7 @@
 """TLS probe: whether a server uses TLS unexpectedly, or does not use it although it was expected.
 
-It is used only after a connection has failed, and sends nothing secret: only a handshake that accepts any certificate
-and is then aborted, or a request to which every server of its kind responds.
+The probe is used only after a connection has failed, and sends no secrets. It sends a TLS handshake that accepts any
+certificate and is then aborted, or a request to which every server of its kind responds.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """WebSocket client: opens links to a hub, and explains why a link cannot be opened.
 
-The socket is opened here and not by picows, which keeps a socket whose opening was cancelled until the peer responds or
-its own timeout passes. A cancelled connection is shut down, which picows notices immediately.
+The socket is opened here and not by picows. If opening a socket is cancelled, picows keeps it until the peer responds
+or a timeout passes. A cancelled connection is therefore shut down here, which picows notices immediately.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ _LEAST_READING = 1 << 20
 _READING_SECONDS = 5.0
 """Seconds in which a peer with more than `_SLOW_UNSENT` unsent bytes has to read `_LEAST_READING` bytes."""
 _HEADER_BYTES = 512
-"""Size that is added to the payload and the claimed identity of a queued request, for everything else in memory."""
+"""Approximate memory of a queued request without its payload and its claimed identity."""
 _INTERIM_PER_SECOND = 100
 """Largest number of interim responses of one call that are forwarded within a second.
 
