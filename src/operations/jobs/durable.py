@@ -30,27 +30,12 @@ from operations.calls.signed_transport import replay_key, stored_name
 from operations.context import Identity, current_grant
 from operations.errors import CallError, ErrorCode
 from operations.failures import aborted
-from operations.jobs.limits import JobLimits
-from operations.jobs.store import MaySee, Submission
+from operations.jobs.store import JobLimits, MaySee, Submission
 from operations.pubsub import KeepsRecords, StoresKeys, Transport
 
 _ID = re.compile(r"([A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*)\.([0-9a-f]{48})")
 _RECHECK_SECONDS = 5.0
 """Interval at which `wait` reads a job's record again: the notification of a change may be lost."""
-
-
-class Wakeup:
-    """Wakes one task that waits for the end of a job."""
-
-    __slots__ = ("changed",)
-
-    def __init__(self) -> None:
-        self.changed: asyncio.Future[None] | None = None
-
-    def wake(self) -> None:
-        """Let the task read the record of its job."""
-        if self.changed is not None and not self.changed.done():
-            self.changed.set_result(None)
 
 
 class DurableJobStore:
@@ -68,7 +53,8 @@ class DurableJobStore:
         self._pending = PendingRequestMap(transport)
         self._is_signed = transport.optional(SignsNestedCalls) is not None
         self._limits = limits
-        self._waiting: set[Wakeup] = set()
+        self._waiting: set[asyncio.Event] = set()
+        """Events of the tasks that wait for the end of a job: a task reads the record of its job again."""
         self._recheck: asyncio.TimerHandle | None = None
 
     async def submit(self, submission: Submission) -> str:
@@ -113,14 +99,14 @@ class DurableJobStore:
         if place is None:
             return None
         loop = asyncio.get_running_loop()
-        wakeup = Wakeup()
-        stop = self._records.watch_record(*place, wakeup.wake)
-        self._waiting.add(wakeup)
+        changed = asyncio.Event()
+        stop = self._records.watch_record(*place, changed.set)
+        self._waiting.add(changed)
         if self._recheck is None:
             self._recheck = loop.call_later(_RECHECK_SECONDS, self._wake_all, loop)
         try:
             while True:
-                changed = wakeup.changed = loop.create_future()
+                changed.clear()
                 try:
                     record = _decode(await self._records.read_record(*place))
                     if record is None or record.state.is_final or not may_see(record):
@@ -128,16 +114,16 @@ class DurableJobStore:
                 except CallError as error:  # an unreachable server may be reachable again later
                     if error.code is ErrorCode.ACCESS_DENIED:
                         raise
-                await changed
+                await changed.wait()
         finally:
-            self._waiting.discard(wakeup)
+            self._waiting.discard(changed)
             stop()
 
     def _wake_all(self, loop: asyncio.AbstractEventLoop) -> None:
         """Let all waiting tasks read their records: the notification of a change may have been lost."""
         self._recheck = loop.call_later(_RECHECK_SECONDS, self._wake_all, loop) if self._waiting else None
-        for wakeup in list(self._waiting):
-            wakeup.wake()
+        for changed in self._waiting:
+            changed.set()
 
     async def cancel(self, job_id: str, record: JobRecord) -> None:
         """Delete the request of a job; if a worker runs it, cancel the handler."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
 from collections import Counter
 from typing import Any
 
@@ -24,8 +23,7 @@ from operations.dispatch import Dispatcher, Request
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError
 from operations.failures import aborted
-from operations.jobs.limits import JobLimits, too_large_input, too_many_jobs
-from operations.jobs.store import MaySee, Submission
+from operations.jobs.store import JobLimits, MaySee, Submission, too_large_input, too_many_jobs
 from operations.registry import OperationRegistry
 from operations.spec import OPEN
 from operations.wire import decode_msgpack, encode_msgpack
@@ -55,6 +53,8 @@ class _MemoryJob(msgspec.Struct, eq=False):
     exposure: Exposed | None
     ended: asyncio.Event
     call: _JobCall | None = None
+    expiry: asyncio.TimerHandle | None = None
+    """The timer that deletes the job some time after its end."""
 
     @property
     def size(self) -> int:
@@ -81,12 +81,9 @@ class MemoryJobStore:
         """Number of stored bytes of each owner."""
         self._unfinished: Counter[str | None] = Counter()
         """Number of waiting and running jobs of each owner."""
-        self._expiries: list[tuple[int, str]] = []
-        """A heap of the times at which outcomes are deleted."""
 
     async def submit(self, submission: Submission) -> str:
         """Start or queue a job; raise an error if its submitter may not call the operation."""
-        self._sweep()
         operation_id, owner = submission.operation_id, submission.owner
         self._check_limits(owner)
         # The encoded input is a copy: the submitter may change its input while the job waits.
@@ -157,13 +154,11 @@ class MemoryJobStore:
 
     async def read(self, job_id: str) -> JobRecord | None:
         """Return the record of a job."""
-        self._sweep()
         job = self._jobs.get(job_id)
         return None if job is None else job.record
 
     async def list(self, owner: str | None, *, everyone: bool, limit: int) -> list[tuple[str, JobRecord]]:
         """Return at most `limit` jobs, the newest first: those of `owner`, or with `everyone` those of all owners."""
-        self._sweep()
         found = []
         for job in reversed(self._jobs.values()):
             if everyone or job.record.owner == owner:
@@ -174,7 +169,6 @@ class MemoryJobStore:
 
     async def wait(self, job_id: str, may_see: MaySee) -> JobRecord | None:
         """Wait for the end of a job and return its record; return None immediately if the caller may not see it."""
-        self._sweep()
         job = self._jobs.get(job_id)
         if job is None or not may_see(job.record):
             return None
@@ -196,6 +190,7 @@ class MemoryJobStore:
         """Start a job again."""
         self._check_unfinished(record.owner)
         job = self._jobs[job_id]
+        expiry = job.expiry
         if identity is not None:
             job.identity = identity
         job.record = requeued(record)
@@ -206,10 +201,15 @@ class MemoryJobStore:
             job.record = record
             job.ended.set()
             raise
+        if expiry is not None:
+            expiry.cancel()
 
     async def close(self) -> None:
-        """Cancel the jobs that run or wait."""
+        """Cancel the jobs that run or wait; the outcomes of the others are no longer deleted."""
         await self._dispatcher.close()
+        for job in self._jobs.values():
+            if job.expiry is not None:
+                job.expiry.cancel()
 
     def _end(self, job: _MemoryJob, record: JobRecord) -> None:
         is_kept = job.id in self._jobs
@@ -219,22 +219,10 @@ class MemoryJobStore:
         job.input = b"" if record.body is None else record.body.request  # kept for a retry
         self._sizes[record.owner] += job.size if is_kept else 0
         job.ended.set()
-        assert record.ended_at is not None
-        heapq.heappush(self._expiries, (record.ended_at + int(record.seconds_kept * 1000), job.id))
-        if len(self._expiries) > 2 * len(self._jobs) + 64:  # each retry of a job leaves an old entry
-            newest = {job_id: at for at, job_id in sorted(self._expiries)}
-            self._expiries = [(at, job_id) for job_id, at in newest.items()]
-            heapq.heapify(self._expiries)
+        job.expiry = asyncio.get_running_loop().call_later(record.seconds_kept, self._delete, job)
 
-    def _sweep(self) -> None:
-        """Delete expired outcomes."""
-        now = now_ms()
-        while self._expiries and self._expiries[0][0] <= now:
-            _, job_id = heapq.heappop(self._expiries)
-            job = self._jobs.get(job_id)
-            if job is not None and job.record.ended_at is not None:
-                expires = job.record.ended_at + int(job.record.seconds_kept * 1000)
-                if expires <= now:
-                    del self._jobs[job_id]
-                    self._counts[job.record.owner] -= 1
-                    self._sizes[job.record.owner] -= job.size
+    def _delete(self, job: _MemoryJob) -> None:
+        """Delete an outcome that has expired."""
+        del self._jobs[job.id]
+        self._counts[job.record.owner] -= 1
+        self._sizes[job.record.owner] -= job.size

@@ -13,10 +13,9 @@ from operations.context import Client, Exposed, Identity
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
 from operations.jobs.durable import DurableJobStore
-from operations.jobs.limits import JobLimits
 from operations.jobs.memory import MemoryJobStore
 from operations.jobs.status import JobStatus, not_ended, not_found, status_of
-from operations.jobs.store import JobStore, Submission
+from operations.jobs.store import JobLimits, JobStore, Submission
 from operations.pubsub import Transport
 from operations.pubsub.limits import check_seconds
 from operations.registry import OperationRegistry
