@@ -29,7 +29,7 @@ from operations.calls.events import (
     RequestPayload,
     ResponsePayload,
 )
-from operations.calls.hub import Hub, router, session
+from operations.calls.hub import Hub, router, server, session
 from operations.calls.hub.spoke import Spoke
 from operations.identity import JWTTokens, Principal, StaticTokens
 from operations.pubsub import TransportWrapper
@@ -540,7 +540,7 @@ async def test_a_json_only_peer_gets_json_from_a_messagepack_caller(field: Field
 async def test_requests_are_messagepack_if_the_hub_supports_it(
     field: Field, monkeypatch: pytest.MonkeyPatch, reads: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(session, "CODECS", {name: CODECS[name] for name in reads})
+    monkeypatch.setattr(server, "CODECS", {name: CODECS[name] for name in reads})
     await field.worker("shop", stub_operation("shop.echo", returns=lambda input: input))
     await until(lambda: field.hub.operations == ["shop.echo"])
     spoke = await field.spoke("ada")
@@ -655,7 +655,7 @@ async def test_a_call_that_is_sent_again_uses_a_format_of_the_new_hub(
     spoke = await field.spoke("ada")
     call = asyncio.create_task(PendingRequestMap(spoke, timeout=10).call("shop.echo", {"file": b"b"}, wait=True))
     await until(lambda: is_held_back(spoke))
-    monkeypatch.setattr(session, "CODECS", {"json": JSON})
+    monkeypatch.setattr(server, "CODECS", {"json": JSON})
     spoke.drop_connection()
     await until(lambda: spoke.reconnects == 1)
     # This hub cannot read the other format at all.

@@ -9,7 +9,7 @@ import jwt
 import pytest
 
 from operations import CallError, ErrorCode, Identity, OperationRegistry
-from operations.calls.hub import Hub, session
+from operations.calls.hub import Hub, server
 from operations.calls.hub.spoke import Spoke
 from operations.identity import JWTTokens, Principal, StaticTokens
 from operations.pubsub.websocket_client import connect
@@ -105,11 +105,11 @@ async def test_a_handshake_that_fails_is_not_counted() -> None:
         await peer.close()
 
 
-@pytest.mark.parametrize(("token", "limit"), [("mallory", "_MAX_HELD"), ("trudy", "_MAX_UNSENT")])
+@pytest.mark.parametrize(("token", "limit"), [("mallory", "_MAX_HELD"), ("trudy", "_MAX_UNSENT_OF_TOKEN")])
 async def test_unread_data_of_all_connections_of_a_token_is_bounded(
     monkeypatch: pytest.MonkeyPatch, token: str, limit: str
 ) -> None:
-    monkeypatch.setattr(session, limit, 8 << 20)
+    monkeypatch.setattr(server, limit, 8 << 20)
     async with Hub(TOKENS) as hub:
         peers = [await RawPeer.join(hub.port, token, f"mallory-{number:010}") for number in range(4)]
         other = await RawPeer.join(hub.port, "ada", "a" * 16)

@@ -15,7 +15,7 @@ import pytest
 
 from operations import Identity, OperationRegistry
 from operations.calls import CallHandler, PendingRequestMap
-from operations.calls.hub import Hub, session
+from operations.calls.hub import Hub, server
 from operations.calls.hub.asgi import ASGILink
 from operations.calls.hub.spoke import Spoke
 from operations.identity import Principal, StaticTokens
@@ -121,7 +121,7 @@ async def test_a_peer_without_rights_sends_smaller_messages(hub: Hub) -> None:
 
 
 async def test_receive_buffers_of_a_token_without_rights_are_bounded(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "_MAX_RECEIVED", 4 << 20)
+    monkeypatch.setattr(server, "_MAX_RECEIVED", 4 << 20)
     unfinished = struct.pack(">BBQ", 0x81, 0xFF, 2 << 20) + bytes(1 << 20)
     honest = [await RawPeer.join(hub.port, "ada", os.urandom(16).hex()) for _ in range(8)]
     hostile = [await RawPeer.join(hub.port, "mallory", os.urandom(16).hex()) for _ in range(8)]

@@ -11,7 +11,7 @@ import pytest
 from operations import Identity, OperationRegistry
 from operations.calls import CallHandler, PendingRequestMap
 from operations.calls.hub import Hub
-from operations.calls.hub.server import PeerNames
+from operations.calls.hub.session import PeerNames
 from operations.calls.hub.spoke import Spoke
 from operations.identity import Principal, StaticTokens
 from operations.testing import stub_operation

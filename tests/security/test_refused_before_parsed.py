@@ -15,6 +15,7 @@ import pytest
 
 from operations import Identity, OperationRegistry
 from operations.calls import CallHandler, PendingRequestMap
+from operations.calls.codec import Codec
 from operations.calls.hub import Hub, directory, router
 from operations.calls.hub.spoke import Spoke
 from operations.identity import Principal, StaticTokens
@@ -50,22 +51,22 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Counts of the decoded parts of announcements: whole announcements, names of specs, whole specs."""
     steps: list[str] = []
     from_dict = OperationSpec.from_dict
-    readers = directory._READ_ANNOUNCED["json"], directory._READ_NAMED["json"]
+    readers = directory._read_announcement, directory._read_spec_name
 
     def read_spec(data: Any) -> OperationSpec:
         steps.append("spec")
         return from_dict(data)
 
     def note(step: str, read: Any) -> Any:
-        def noted(message: bytes) -> Any:
+        def noted(part: Any, codec: Codec) -> Any:
             steps.append(step)
-            return read(message)
+            return read(part, codec)
 
         return noted
 
     monkeypatch.setattr(OperationSpec, "from_dict", read_spec)
-    monkeypatch.setitem(directory._READ_ANNOUNCED, "json", note("announcement", readers[0]))
-    monkeypatch.setitem(directory._READ_NAMED, "json", note("name", readers[1]))
+    monkeypatch.setattr(directory, "_read_announcement", note("announcement", readers[0]))
+    monkeypatch.setattr(directory, "_read_spec_name", note("name", readers[1]))
     return steps
 
 
@@ -322,10 +323,10 @@ async def test_the_calls_of_a_lost_peer_are_ended_in_turns(hub: Hub, monkeypatch
 async def test_worker_events_of_a_peer_without_workers_are_not_parsed(
     hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(message: bytes) -> Any:
+    def refuse(part: Any, codec: Codec) -> Any:
         raise AssertionError("it was read")
 
-    monkeypatch.setitem(directory._READ_GONE, "json", refuse)
+    monkeypatch.setattr(directory, "_read_worker_name", refuse)
     peer = await RawPeer.join(hub.port, "mallory")
     peer.send_event("worker.gone", {"workerId": "x", "behind": ["x"] * 100_000})
     await until(lambda: hub.counters.dropped == 1)

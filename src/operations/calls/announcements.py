@@ -8,7 +8,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -35,6 +35,7 @@ from operations.pubsub import InProcess, ReportsBacklog
 from operations.spec import Operation
 from operations.wire import encode_json
 
+T = TypeVar("T")
 _log = logging.getLogger("operations")
 _ACKNOWLEDGED_WITHIN = 2.0
 """Seconds for which a worker that leaves waits for the hub's confirmation."""
@@ -43,7 +44,7 @@ _ANSWER_SECONDS = 0.05
 
 When the time is used up, further peers wait until the end of the second, when one announcement is sent to all peers.
 """
-_OVERHEAD = 1_024
+OVERHEAD = 1_024
 """Bytes of an announcement's message that are reserved for everything except the specs."""
 
 
@@ -56,8 +57,8 @@ class Announcer:
         endpoint: Endpoint,
         *,
         pool: bool,
-        slots: int = 0,
-        load: Callable[[], tuple[int, int, int]] = lambda: (0, 0, 0),
+        slots: int,
+        load: Callable[[], tuple[int, int, int]],
     ) -> None:
         transport = endpoint.transport
         self._slots = slots
@@ -203,7 +204,7 @@ class Announcer:
         namespaces = listed_namespaces(operation.spec.namespace for operation in served)
         operations = [describe(operation) for operation in served]
         limit = None if self._is_hub else self._transport.capabilities.max_payload
-        parts = split(operations, limit)
+        parts = split(operations, lambda described: len(encode_json(described)), limit)
         for number, part in enumerate(parts):
             payload = AnnouncementPayload(
                 self.worker_id,
@@ -251,14 +252,14 @@ def describe(operation: Operation[Any]) -> dict[str, Any]:
     return operation.spec.to_dict() | modes
 
 
-def split(operations: list[dict[str, Any]], limit: int | None) -> list[list[dict[str, Any]]]:
+def split(operations: list[T], size_of: Callable[[T], int], limit: int | None) -> list[list[T]]:
     """Split operations into parts that each fit in a message of `limit` bytes; a larger one is a separate part."""
     if limit is None:
         return [operations]
-    parts: list[list[dict[str, Any]]] = [[]]
-    room = most = limit - _OVERHEAD
+    parts: list[list[T]] = [[]]
+    room = most = limit - OVERHEAD
     for operation in operations:
-        size = len(encode_json(operation)) + 1
+        size = size_of(operation) + 1
         if size > room and parts[-1]:
             parts.append([])
             room = most

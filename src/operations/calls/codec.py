@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, Union
+from typing import Any, Literal, TypeVar, Union
 
 import msgspec
 
@@ -47,6 +47,7 @@ from operations.wire import (
 
 _log = logging.getLogger("operations")
 CodecName = Literal["json", "msgpack"]
+T = TypeVar("T")
 
 
 class LocalOutput(msgspec.Struct, gc=False):
@@ -273,6 +274,15 @@ CODEC_OF = {b"{": JSON, **{bytes((first,)): MSGPACK for first in range(0x80, 0x1
 def codec_of(message: bytes) -> Codec:
     """Return the codec of any message, even if `CODEC_OF` lacks its first byte."""
     return JSON if message and message[0] in _JSON_STARTS else MSGPACK
+
+
+def part_reader(kind: type[T]) -> Callable[[msgspec.Raw, Codec], T]:
+    """Return a function that decodes a part of an event as `kind`; it raises an exception of `UNREADABLE`."""
+    decode = {
+        JSON.name: msgspec.json.Decoder(kind).decode,
+        MSGPACK.name: msgspec.msgpack.Decoder(kind, ext_hook=read_extension).decode,
+    }
+    return lambda part, codec: decode[codec.name](bytes(part))
 
 
 def read_event(message: bytes) -> dict[str, Any]:

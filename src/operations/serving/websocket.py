@@ -7,7 +7,8 @@ from time import perf_counter
 from operations.calls.hub import Hub
 from operations.calls.hub.asgi import ASGIHub
 from operations.calls.hub.route_observer import RouteObserver
-from operations.calls.hub.session import HubConnection, HubSession, RoutedCall
+from operations.calls.hub.server import HubConnection
+from operations.calls.hub.session import HubSession, RoutedCall
 from operations.calls.worker import CallHandler
 from operations.context import Identity
 from operations.dispatch import Dispatcher

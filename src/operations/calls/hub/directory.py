@@ -14,7 +14,8 @@ from typing import Annotated
 import msgspec
 
 from operations.access import check_access
-from operations.calls.codec import JSON, Codec
+from operations.calls.announcements import OVERHEAD, split
+from operations.calls.codec import JSON, Codec, part_reader
 from operations.calls.events import (
     VERSION,
     EventHeader,
@@ -29,7 +30,7 @@ from operations.failures import unavailable
 from operations.pubsub.link import TURN_SECONDS
 from operations.spec import OPEN, AccessControl, OperationSpec
 from operations.telemetry.counters import Counters
-from operations.wire import encode_json, read_extension
+from operations.wire import encode_json
 
 _MOST_OPERATIONS = 10_000
 _MOST_BYTES = 8 << 20
@@ -39,8 +40,6 @@ _MOST_WORKERS = 64
 _LONGEST_REASON = 1_000
 """Number of characters of the reason for a rejected operation that are kept and sent."""
 _EVERYTHING = ("*",)
-_OVERHEAD = 1024
-"""Largest size of an announcement without its specs."""
 
 
 class _RawAnnouncement(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -68,18 +67,9 @@ class _SpecName(msgspec.Struct):
     name: Annotated[str, msgspec.Meta(max_length=256)] = ""
 
 
-_READ_ANNOUNCED = {
-    "json": msgspec.json.Decoder(_RawAnnouncement).decode,
-    "msgpack": msgspec.msgpack.Decoder(_RawAnnouncement, ext_hook=read_extension).decode,
-}
-_READ_GONE = {
-    "json": msgspec.json.Decoder(_WorkerName).decode,
-    "msgpack": msgspec.msgpack.Decoder(_WorkerName, ext_hook=read_extension).decode,
-}
-_READ_NAMED = {
-    "json": msgspec.json.Decoder(_SpecName).decode,
-    "msgpack": msgspec.msgpack.Decoder(_SpecName, ext_hook=read_extension).decode,
-}
+_read_announcement = part_reader(_RawAnnouncement)
+_read_worker_name = part_reader(_WorkerName)
+_read_spec_name = part_reader(_SpecName)
 
 
 class AnnouncedOperation(msgspec.Struct, eq=False, frozen=True):
@@ -150,7 +140,7 @@ class HubDirectory:
         if len(refused) == len(listed):
             self._refuse(session, header.id, refused)
             return
-        announcement = _READ_ANNOUNCED[codec.name](bytes(header.payload))
+        announcement = _read_announcement(header.payload, codec)
         worker_id = announcement.worker_id
         if not worker_id.startswith(f"{session.peer}."):
             self._counters.foreign += 1
@@ -177,7 +167,7 @@ class HubDirectory:
     def retire(self, session: HubSession, header: EventHeader, codec: Codec) -> None:
         """Remove a worker; the calls that it runs continue."""
         workers = self._workers.get(session)
-        gone = _READ_GONE[codec.name](bytes(header.payload)) if workers else None
+        gone = _read_worker_name(header.payload, codec) if workers else None
         registration = workers.pop(gone.worker_id, None) if workers and gone is not None else None
         if registration is None:
             self._counters.dropped += 1
@@ -328,7 +318,7 @@ def _is_within(namespace: str, names: Iterable[str]) -> bool:
 def _exceeds_limits(specs: Sequence[msgspec.Raw], others: Iterable[Registration]) -> bool:
     if len(specs) > _MOST_OPERATIONS:
         return True
-    number, size = len(specs), sum(memoryview(spec).nbytes for spec in specs)
+    number, size = len(specs), sum(map(_size_of, specs))
     for each in others:
         number += len(each.operations.keys() | each.rejected.keys())
         size += sum(len(announced.description) for announced in each.operations.values())
@@ -346,7 +336,7 @@ def _read_operations(
     operations: dict[str, AnnouncedOperation] = {}
     rejected: dict[str, str] = {}
     for raw in specs:
-        named = _READ_NAMED[codec.name](bytes(raw))
+        named = _read_spec_name(raw, codec)
         operation_id = f"{named.namespace}.{named.name}"
         if _is_within(named.namespace, refused):
             continue
@@ -413,8 +403,10 @@ class _ChangeNotices:
     def _send_one(self, session: HubSession, known: set[str], alias: str, registration: Registration) -> None:
         visible = _visible_to(session, registration)
         if visible:
+            if session.max_payload is not None:  # leave out specs that are too large for the session
+                visible = [spec for spec in visible if _size_of(spec) < session.max_payload - OVERHEAD]
             known.add(alias)
-            parts = _split(visible, session.max_payload)
+            parts = split(visible, _size_of, session.max_payload)
             for number, part in enumerate(parts):
                 announcement = _RawAnnouncement(
                     alias, registration.generation, part, registration.pool, number, len(parts)
@@ -426,22 +418,8 @@ class _ChangeNotices:
             session.send(JSON.encode(WorkerGone(VERSION, "", "", WorkerPayload(alias))))
 
 
-def _split(specs: list[msgspec.Raw], limit: int | None) -> list[list[msgspec.Raw]]:
-    """Split specs into parts that each fit in a message of `limit` bytes; a spec that does not fit is left out."""
-    if limit is None:
-        return [specs]
-    parts: list[list[msgspec.Raw]] = [[]]
-    room = most = limit - _OVERHEAD
-    for spec in specs:
-        size = memoryview(spec).nbytes + 1
-        if size > most:
-            continue
-        if size > room:
-            parts.append([])
-            room = most
-        parts[-1].append(spec)
-        room -= size
-    return parts
+def _size_of(spec: msgspec.Raw) -> int:
+    return memoryview(spec).nbytes
 
 
 def _visible_to(session: HubSession, registration: Registration) -> list[msgspec.Raw]:

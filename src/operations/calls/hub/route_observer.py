@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from operations.calls.codec import UNREADABLE, Codec
+from operations.calls.codec import UNREADABLE, Codec, part_reader
 from operations.calls.events import EventHeader
 from operations.calls.hub.session import HubSession, RoutedCall
 from operations.context import Identity
 from operations.errors import ErrorCode
-from operations.wire import read_extension
 
 _LONGEST_CODE = 64
 _MOST_TRACED = 64 << 10
@@ -32,14 +31,8 @@ class _Coded(msgspec.Struct, gc=False):
     code: str
 
 
-_READ_TRACED = {
-    "json": msgspec.json.Decoder(_Traced).decode,
-    "msgpack": msgspec.msgpack.Decoder(_Traced, ext_hook=read_extension).decode,
-}
-_READ_CODED = {
-    "json": msgspec.json.Decoder(_Coded).decode,
-    "msgpack": msgspec.msgpack.Decoder(_Coded, ext_hook=read_extension).decode,
-}
+_read_traced = part_reader(_Traced)
+_read_coded = part_reader(_Coded)
 
 
 class RouteObserver:
@@ -68,7 +61,7 @@ def read_trace(header: EventHeader, codec: Codec) -> str | None:
     if memoryview(header.payload).nbytes > _MOST_TRACED:
         return None
     try:
-        metadata = _READ_TRACED[codec.name](bytes(header.payload)).metadata
+        metadata = _read_traced(header.payload, codec).metadata
     except UNREADABLE:
         return None
     return None if metadata is None else metadata.traceparent
@@ -92,6 +85,6 @@ def read_code(header: EventHeader, codec: Codec) -> str:
     if header.type != "call.error":
         return "ok"
     try:
-        return _READ_CODED[codec.name](bytes(header.payload)).code[:_LONGEST_CODE]
+        return _read_coded(header.payload, codec).code[:_LONGEST_CODE]
     except UNREADABLE:
         return str(ErrorCode.UNKNOWN_ERROR)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import time
 from collections import deque
+from collections.abc import Callable
 from hashlib import blake2b
 from time import perf_counter
 from weakref import WeakValueDictionary
 
-import msgspec
-
 from operations.access import access_error, check_access
-from operations.calls.codec import CODEC_OF, JSON, UNREADABLE, Codec, codec_of, error_event
+from operations.calls.codec import CODEC_OF, JSON, UNREADABLE, Codec, codec_of, error_event, part_reader
 from operations.calls.events import NULL, VERSION, AbortPayload, CallAborted, CallCredit, CreditPayload, EventHeader
 from operations.calls.hub.directory import CallableOperation, HubDirectory
 from operations.calls.hub.route_observer import RouteObserver, parent_of, read_code
@@ -31,7 +31,6 @@ from operations.failures import aborted, not_converted, timed_out, too_large, un
 from operations.identity.grants import CLOSING_SECONDS
 from operations.recent import Recent
 from operations.telemetry.counters import Counters
-from operations.wire import read_extension
 
 _log = logging.getLogger("operations")
 _RESPONSES = frozenset({"call.responded", "call.completed", "call.error", "call.accepted", "call.progress"})
@@ -56,10 +55,6 @@ _MOST_CONTROL = 4096
 _CREDIT_SECONDS = 0.02
 """Interval in which the credit for a worker that reads slowly is collected."""
 _MOST_CREDIT = 1 << 30
-_READ_CREDIT = {
-    "json": msgspec.json.Decoder(CreditPayload).decode,
-    "msgpack": msgspec.msgpack.Decoder(CreditPayload, ext_hook=read_extension).decode,
-}
 _MOST_REJECTED = 4 << 20
 """Largest unreadable message that is searched for its id."""
 _ENDED_KEPT = 10_000
@@ -68,10 +63,9 @@ _ENDS_PER_TURN = 256
 """Number of calls that end in one iteration of the event loop when a session is lost or deadlines have passed."""
 _EXPIRY_SECONDS = 2
 """The hub ends a call this many seconds after its deadline, if neither its caller nor its worker has ended it."""
-
-
 CALLS_PER_CALLER = 4_096
 """Largest number of calls of one caller that run at workers at the same time, by default."""
+_read_credit = part_reader(CreditPayload)
 
 
 class Router:
@@ -123,18 +117,14 @@ class Router:
             queue.remove(session, request_id)
         work, session.running = session.running, {}
         calls, session.calls = session.calls, {}
-        self._end_in_turns(deque((*work.values(), *calls.values())), session, reason)
+        _end_in_turns(deque((*work.values(), *calls.values())), functools.partial(self._end_lost, session, reason))
 
-    def _end_in_turns(self, calls: deque[RoutedCall], session: HubSession, reason: str) -> None:
-        """End the calls of a lost session in small groups, so that other work is not delayed."""
-        for _ in range(min(len(calls), _ENDS_PER_TURN)):
-            call = calls.popleft()
-            if call.worker is session:
-                self._fail(call, unavailable(call.operation_id, f"the worker was lost: {reason}", "unknown"))
-            elif self._end(call, within=self._closing_seconds):
-                self._abort_worker(call, f"the caller was lost: {reason}")
-        if calls:
-            asyncio.get_running_loop().call_soon(self._end_in_turns, calls, session, reason)
+    def _end_lost(self, session: HubSession, reason: str, call: RoutedCall) -> None:
+        """End a call of a lost session."""
+        if call.worker is session:
+            self._fail(call, unavailable(call.operation_id, f"the worker was lost: {reason}", "unknown"))
+        elif self._end(call, within=self._closing_seconds):
+            self._abort_worker(call, f"the caller was lost: {reason}")
 
     def receive(self, message: bytes, session: HubSession) -> None:
         """Route one message; never raise, for any bytes."""
@@ -427,7 +417,7 @@ class Router:
 
     def _collect_credit(self, call: RoutedCall, header: EventHeader, codec: Codec) -> None:
         """Add up the credit for a worker that reads slowly, so that many messages become one."""
-        given = _READ_CREDIT[codec.name](bytes(header.payload))
+        given = _read_credit(header.payload, codec)
         worker = call.worker
         if not worker.credit:
             asyncio.get_running_loop().call_later(_CREDIT_SECONDS, self._send_credit, worker)
@@ -525,18 +515,23 @@ class Router:
         """End the calls whose deadline passed `_EXPIRY_SECONDS` ago."""
         now = time.time()
         due = [second for second in self._expiring if second <= now]
-        self._expire_in_turns(deque(call for second in due for call in self._expiring.pop(second)))
+        _end_in_turns(deque(call for second in due for call in self._expiring.pop(second)), self._end_expired)
         self._expiry = asyncio.get_running_loop().call_later(1.0, self._expire) if self._expiring else None
 
-    def _expire_in_turns(self, calls: deque[RoutedCall]) -> None:
-        for _ in range(min(len(calls), _ENDS_PER_TURN)):
-            call = calls.popleft()
-            if not call.has_ended:
-                self.counters.expired += 1
-                self._abort_worker(call, "the deadline passed")
-                self._fail(call, timed_out(call.operation_id, "unknown"))
-        if calls:
-            asyncio.get_running_loop().call_soon(self._expire_in_turns, calls)
+    def _end_expired(self, call: RoutedCall) -> None:
+        """End a call whose deadline has passed."""
+        if not call.has_ended:
+            self.counters.expired += 1
+            self._abort_worker(call, "the deadline passed")
+            self._fail(call, timed_out(call.operation_id, "unknown"))
+
+
+def _end_in_turns(calls: deque[RoutedCall], end: Callable[[RoutedCall], None]) -> None:
+    """End calls in small groups, so that other work is not delayed."""
+    for _ in range(min(len(calls), _ENDS_PER_TURN)):
+        end(calls.popleft())
+    if calls:
+        asyncio.get_running_loop().call_soon(_end_in_turns, calls, end)
 
 
 def _earlier(first: int | None, second: int | None) -> int | None:

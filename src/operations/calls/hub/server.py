@@ -5,36 +5,53 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import re
 import ssl
-from collections import OrderedDict
+import time
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from types import TracebackType
 from weakref import WeakValueDictionary
 
+from operations.calls.codec import CODECS, JSON, UNREADABLE, codec_of
+from operations.calls.events import VERSION, HelloPayload, HubHello, HubWelcome, WelcomePayload
 from operations.calls.hub.asgi import ASGIHub
 from operations.calls.hub.listeners import NO_ADDRESS, HubListeners
 from operations.calls.hub.router import CALLS_PER_CALLER, Router
-from operations.calls.hub.session import HubConnection, HubSession, TokenConnections
+from operations.calls.hub.session import HubSession, PeerNames, SlowReaderCheck, TokenConnections
 from operations.context import Identity
 from operations.errors import CallError, ErrorCode
 from operations.identity.grants import CLOSING_SECONDS
 from operations.identity.tokens import Authenticator, Principal, check_authenticator
 from operations.pubsub import Capabilities, Receive, Stop, Undelivered
 from operations.pubsub.limits import check_counts, check_seconds
-from operations.pubsub.link import MAX_PAYLOAD, SLOW_READER, Callbacks, LargeMessages, Listener, Turn
+from operations.pubsub.link import (
+    BATCH_BYTES,
+    MAX_PAYLOAD,
+    SLOW_READER,
+    Callbacks,
+    LargeMessages,
+    Link,
+    Listener,
+    Turn,
+)
 from operations.pubsub.protocols import HEARTBEAT_SECONDS, Part
 from operations.telemetry.counters import Counters
 from operations.telemetry.metrics import Measure
 
-_NAME = re.compile(r"[A-Za-z0-9_-]{16,64}")
-_MOST_NAMES = 1_000
-"""Largest number of peer names that are kept for one identity."""
-_MOST_OWNERS = 100_000
-"""Largest number of identities whose peer names are kept."""
+_HELLO_SECONDS = 5.0
+_HELLO_BYTES = 4096
 _MAX_UNSENT = 256 << 20
 """Largest number of unsent bytes of all peers together."""
+_MAX_UNSENT_OF_TOKEN = 128 << 20
+"""Largest number of unsent bytes of all peers of one token."""
+_MAX_RECEIVED = 16 << 20
+"""Largest number of received bytes that the hub holds for all peers of one token without rights."""
+_MAX_HELD = 32 << 20
+"""Largest number of received and unsent bytes of all peers of one token without rights."""
+_MAX_WITHOUT_RIGHTS = 4 << 20
+"""Largest message of a peer without rights: the hub keeps up to three copies, and needs 3 ns per byte to read the
+header.
+"""
 _UNSENT_SECONDS = 0.1
 """Minimum interval between two checks of all unsent bytes."""
 _MOST_CONNECTIONS = 64
@@ -241,48 +258,139 @@ class Hub:
             self.router.leave(connection.session, reason)
 
 
-class PeerNames:
-    """The owners of peer names: a name belongs to the identity that used it first.
+class HubConnection:
+    """The hub's side of one spoke's connection: handshake, expiry of the token, session."""
 
-    An identity that uses too many names loses its own oldest names; it cannot displace the names of other identities.
-    """
+    def __init__(self, hub: Hub, session: HubSession, account: TokenConnections, turn: Turn) -> None:
+        self.session = session
+        self.account = account
+        self._turn = turn
+        self.joined = False
+        """Whether the handshake is complete."""
+        self._hub = hub
+        self._link: Link | None = None
+        self._has_left = False
+        self._reading: SlowReaderCheck | None = None
+        self._timers: list[asyncio.TimerHandle] = []
 
-    def __init__(self) -> None:
-        self._reserved: set[str] = set()
-        self._owners: dict[str, str] = {}
-        self._names: OrderedDict[str, OrderedDict[str, bool]] = OrderedDict()
-        """The names of each identity, and whether the peer has registered operations; least recently used first."""
+    @property
+    def unsent(self) -> int:
+        """Number of messages that were not sent before the connection closed."""
+        return self._link.unsent if self._link is not None else 0
 
-    def reserve(self, name: str) -> None:
-        """Reserve a name for the hub's own transport."""
-        self._reserved.add(name)
+    def opened(self, link: Link) -> None:
+        """Start the timers for the hello and for the expiry of the token."""
+        self._link = self.session.link = link
+        link.turn, link.large = self._turn, self._hub.large
+        self.session.deliver = link.send
+        self.account.links.add(link)
+        self._hub.enter(self)
+        link.max_message = _HELLO_BYTES
+        loop = asyncio.get_running_loop()
+        self._timers.append(loop.call_later(_HELLO_SECONDS, self._require_hello))
+        expires_at = self.session.principal.expires_at
+        if expires_at is not None:
+            left = max(0.0, expires_at - time.time())
+            self._timers.append(loop.call_later(left, self.end, "the token expired"))
 
-    def claim(self, name: str, owner: str) -> bool:
-        """Return whether a name is valid and belongs to `owner`; a free name is given to `owner`."""
-        if _NAME.fullmatch(name) is None or name in self._reserved:
-            return False
-        if self._owners.setdefault(name, owner) != owner:
-            return False
-        names = self._names.setdefault(owner, OrderedDict())
-        names.setdefault(name, False)
-        names.move_to_end(name)
-        self._names.move_to_end(owner)
-        if len(names) > _MOST_NAMES:
-            del self._owners[names.popitem(last=False)[0]]
-        if len(self._names) > _MOST_OWNERS:
-            for forgotten in self._names.popitem(last=False)[1]:
-                del self._owners[forgotten]
-        return True
+    def received(self, message: bytes, link: Link) -> None:
+        """Handle the hello; later messages go to the router."""
+        if self._has_left:
+            return
+        hello = _read_hello(message)
+        if hello is None:
+            self._hub.counters.malformed += 1
+            link.abort("the first event was not a valid hello")
+            return
+        session = self.session
+        session.peer, session.generation, session.max_payload = hello.peer, hello.generation, hello.max_payload
+        session.hello = hello
+        codecs = {JSON.name, *hello.codecs} & CODECS.keys()
+        session.codec = JSON if len(codecs) < len(CODECS) else None
+        if not self._hub.join(self):
+            self._hub.counters.foreign += 1
+            link.abort("another spoke has this name")
+            return
+        self.joined = True
+        self._welcome(link, tuple(sorted(codecs)), batch=hello.batch)
 
-    def note_worker(self, name: str) -> None:
-        """Store that a peer has registered operations, so that the hub treats it as a worker when it reconnects."""
-        owner = self._owners.get(name)
-        if owner is not None:
-            self._names[owner][name] = True
+    def backlogged(self, link: Link, size: int) -> None:
+        """Enforce the limits of unsent bytes: of this peer, of its token, and of all peers together."""
+        if not self.session.is_worker:  # other limits apply to a worker, whose connection its callers can fill
+            if self._reading is None:
+                self._reading = SlowReaderCheck(link)
+            self._reading.wrote(size)
+        unsent = self.account.unsent_bytes
+        has_rights = self.session.principal.has_rights
+        if unsent > (_MAX_UNSENT_OF_TOKEN if has_rights else _MAX_HELD - self.account.received_bytes):
+            link.abort(SLOW_READER)
+        self._hub.limit_unsent()
 
-    def is_worker(self, name: str) -> bool:
-        """Return whether a peer has registered operations on an earlier connection."""
-        return self._names[self._owners[name]][name]
+    def drained(self, link: Link) -> None:
+        """Do nothing: the hub does not pause for slow peers, but disconnects a peer that exceeds its limits."""
+
+    def receiving(self, link: Link) -> None:
+        """Enforce the limit of received bytes."""
+        if not self.session.principal.has_rights and self.account.received_bytes > _MAX_RECEIVED:
+            link.abort("the connections of this token have too much unhandled data")
+
+    def closed(self, link: Link, reason: str) -> None:
+        """Remove the session and its operations."""
+        if self._has_left:
+            return
+        self._has_left = True
+        self.account.links.discard(link)
+        if self._reading is not None:
+            self._reading.close()
+        for timer in self._timers:
+            timer.cancel()
+        link.receive, link.source = self.received, link
+        self._hub.leave(self, reason)
+        self.joined = False
+
+    def abort(self, reason: str) -> None:
+        """Abort the link; the session's operations are removed before this returns."""
+        if self._link is not None:
+            self._link.abort(reason)
+            self.closed(self._link, reason)
+
+    def end(self, reason: str) -> None:
+        """Close the link; messages that arrive before it is closed are dropped."""
+        if self._link is not None:
+            self._link.close(reason)
+            self.closed(self._link, reason)
+
+    def _require_hello(self) -> None:
+        if not self.joined and self._link is not None:
+            self._link.abort("no hello was received in time")
+
+    def _welcome(self, link: Link, codecs: tuple[str, ...], *, batch: bool) -> None:
+        session, hub = self.session, self._hub
+        most = hub.max_payload if session.principal.has_rights else min(hub.max_payload, _MAX_WITHOUT_RIGHTS)
+        welcome = WelcomePayload(
+            session.name,
+            codecs,
+            hub.heartbeat,
+            most,
+            batch,
+            session.caller,
+            list(session.principal.namespaces),
+        )
+        link.receive, link.source = hub.receive, session
+        link.max_message = most
+        if batch:
+            link.batch_bytes = min(BATCH_BYTES, session.max_payload or BATCH_BYTES)
+        link.send(JSON.encode(HubWelcome(VERSION, "", session.peer, welcome)))
+
+
+def _read_hello(message: bytes) -> HelloPayload | None:
+    if len(message) > _HELLO_BYTES:
+        return None
+    try:
+        event = codec_of(message).decode(message)
+    except UNREADABLE:
+        return None
+    return event.payload if isinstance(event, HubHello) else None
 
 
 class HubTransport:
