@@ -36,7 +36,8 @@ class RemoteOperations:
         self._namespaces = None if namespaces is None else tuple(namespaces)
         self._offered: dict[str, dict[str, Operation[Any]]] = {}
         self._imported: dict[str, Operation[Any]] = {}
-        self._watchers: list[asyncio.Future[None]] = []
+        self._next_change = asyncio.Event()
+        """Event of the next change of workers or operations; each change replaces it."""
         self._stores = transport.capabilities.durable
         self._endpoint = endpoint_of(transport)
         self._directory = WorkerDirectory(self._endpoint, self._changed)
@@ -55,9 +56,7 @@ class RemoteOperations:
         try:
             async with asyncio.timeout(timeout):
                 while not condition():
-                    watcher = asyncio.get_running_loop().create_future()
-                    self._watchers.append(watcher)
-                    await watcher
+                    await self._next_change.wait()
         except TimeoutError:
             message = f"the expected remote operations did not appear within {timeout:g} s"
             raise CallError(ErrorCode.TIMEOUT, message, {"imported": self.ids}) from None
@@ -94,10 +93,8 @@ class RemoteOperations:
             self._offered[worker_id] = after
         for operation_id in before.keys() | after.keys():
             self._update(operation_id)
-        watchers, self._watchers = self._watchers, []
-        for watcher in watchers:
-            if not watcher.done():
-                watcher.set_result(None)
+        self._next_change.set()
+        self._next_change = asyncio.Event()
 
     def _read(self, announced: AnnouncementPayload) -> dict[str, Operation[Any]]:
         operations = (self._read_one(data) for data in announced.operations)

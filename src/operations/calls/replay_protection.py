@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from typing import Any
 
 from operations.calls.events import CallRequested
 from operations.context import Identity
 from operations.errors import CallError
 from operations.failures import unavailable
-from operations.pubsub import Delivery, Record, StoresKeys
+from operations.pubsub import Delivery, StoresKeys
 
 STORED_SECONDS = 86_400.0
 """Seconds for which a stored request may wait for a worker."""
@@ -106,7 +107,10 @@ def replay_problem(event: CallRequested, *, stored: bool) -> str:
 
 
 class RecordedDelivery:
-    """A delivery whose request is in the shared record; `release` also removes the request from that record."""
+    """A delivery whose request is in the shared record; `release` also removes the request from that record.
+
+    All other members are those of the inner delivery.
+    """
 
     def __init__(self, inner: Delivery, keys: StoresKeys | None) -> None:
         self.key = ""
@@ -114,49 +118,11 @@ class RecordedDelivery:
         self._inner = inner
         self._stored_keys = keys
 
-    @property
-    def message(self) -> bytes:
-        """The message as it is stored, with its signature."""
-        return self._inner.message
-
-    @property
-    def record_key(self) -> str:
-        """The key of the job record that was stored with the message, not of the shared record; empty without one."""
-        return self._inner.record_key
-
-    @property
-    def number(self) -> int:
-        """Number of deliveries of this request."""
-        return self._inner.number
-
-    @property
-    def is_redelivered(self) -> bool:
-        """Whether the server delivered this message before."""
-        return self._inner.is_redelivered
-
-    @property
-    def entry(self) -> str:
-        """The id of the stored message, by which it differs from its copies; the same in each delivery."""
-        return self._inner.entry
-
-    def weigh(self, decoded: int) -> None:
-        """State how much memory the decoded message takes."""
-        self._inner.weigh(decoded)
-
-    def done(self, record: Record | None = None) -> None:
-        """Acknowledge the message."""
-        self._inner.done(record)
-
-    def note(self, record: Record) -> None:
-        """Replace the job record that was stored with the message."""
-        self._inner.note(record)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
     def release(self) -> None:
         """Release the message for another worker, and remove it from the shared record."""
         if self.key and self._stored_keys is not None:
             self._stored_keys.delete_key(self.key, self.entry)
         self._inner.release()
-
-    def dead_letter(self, reason: str, record: Record | None = None) -> None:
-        """Move the message to the dead letters."""
-        self._inner.dead_letter(reason, record)

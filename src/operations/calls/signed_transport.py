@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import functools
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -75,7 +76,35 @@ class ReceivedRequest(msgspec.Struct, frozen=True):
     """The delivery of a stored request."""
 
 
-class SignedTransport(TransportWrapper):
+class _SigningTransport(TransportWrapper, ABC):
+    """A transport that signs the requests that it sends and stores."""
+
+    @abstractmethod
+    def _sign(self, address: str, message: bytes) -> bytes:
+        """Return a request with its signature."""
+
+    def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
+        """Send a message; sign it if it is a request."""
+        if address.startswith(("work.", "direct.")):
+            message = self._sign(address, message)
+        self.inner.send(address, message, undelivered)
+
+    def store(
+        self,
+        address: str,
+        message: bytes,
+        *,
+        key: str,
+        stored: Callable[[], None],
+        undelivered: Undelivered,
+        record: Record | None = None,
+    ) -> None:
+        """Sign a request and store it."""
+        signed = self._sign(address, message)
+        super().store(address, signed, key=key, stored=stored, undelivered=undelivered, record=record)
+
+
+class SignedTransport(_SigningTransport):
     """A transport that signs requests, and verifies signatures for a CallHandler with `identify`.
 
     A caller passes its `session`, or a function that returns the current session. A worker passes the `secret` and the
@@ -135,12 +164,6 @@ class SignedTransport(TransportWrapper):
             return self
         return None if kind is InProcess else super().optional(kind)
 
-    def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
-        """Send a message; sign it if it is a request."""
-        if address.startswith(("work.", "direct.")):
-            message = self._sign(address, message)
-        self.inner.send(address, message, undelivered)
-
     def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
         """Listen at an address; the signature of a request is verified and removed before `receive` is called."""
         if not address.startswith("work."):
@@ -151,26 +174,13 @@ class SignedTransport(TransportWrapper):
 
         return self.inner.listen(address, check, group=group)
 
-    def store(
-        self,
-        address: str,
-        message: bytes,
-        *,
-        key: str,
-        stored: Callable[[], None],
-        undelivered: Undelivered,
-        record: Record | None = None,
-    ) -> None:
-        """Sign a request and store it."""
-        signed = self._sign(address, message)
-        super().store(address, signed, key=key, stored=stored, undelivered=undelivered, record=record)
-
     def take(self, address: str, take: Take, *, limit: int) -> Stop:
         """Take stored requests; a token must still be valid when its request runs."""
 
         def check(message: bytes, delivery: Delivery, arrival: Arrival) -> None:
             recorded = RecordedDelivery(delivery, self._stored_keys)
-            self._receive(message, arrival, recorded, lambda request: take(request, recorded, arrival))
+            taken = cast("Delivery", recorded)
+            self._receive(message, arrival, recorded, lambda request: take(request, taken, arrival))
 
         return super().take(address, check, limit=limit)
 
@@ -367,31 +377,16 @@ class SignedTransport(TransportWrapper):
         return CallError(ErrorCode.ACCESS_DENIED, f"refused: {message}", details)
 
 
-class _NestedCallTransport(TransportWrapper):
-    """A transport that signs nested calls for one root."""
+class _NestedCallTransport(_SigningTransport):
+    """A transport that signs nested calls for the caller of one root."""
 
     def __init__(self, signed: SignedTransport, root: RootRequest) -> None:
         super().__init__(signed.inner)
         self._signed = signed
         self._root = root
 
-    def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
-        """Sign a request for the root's caller and send it."""
-        self.inner.send(address, self._signed.sign_nested(self._root, address, message), undelivered)
-
-    def store(
-        self,
-        address: str,
-        message: bytes,
-        *,
-        key: str,
-        stored: Callable[[], None],
-        undelivered: Undelivered,
-        record: Record | None = None,
-    ) -> None:
-        """Sign a request for the root's caller and store it."""
-        signed = self._signed.sign_nested(self._root, address, message)
-        super().store(address, signed, key=key, stored=stored, undelivered=undelivered, record=record)
+    def _sign(self, address: str, message: bytes) -> bytes:
+        return self._signed.sign_nested(self._root, address, message)
 
 
 def stored_name(request_id: str) -> str:

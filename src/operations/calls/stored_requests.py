@@ -115,18 +115,15 @@ class StoredRequest:
         self.is_recorded = False
         """Whether `delivery` is in the shared record of signed requests; if so, the other deliveries are copies."""
 
-    def replace(self, delivery: Delivery) -> None:
-        """Hold `delivery`, a later delivery of the same request, in place of the earlier one."""
-        self.delivery = delivery
-
     def sent(self, message: bytes) -> None:
         """Keep the response that was sent, in case the connection is lost."""
-        self._requests.keep(self.request_id, message)
+        self._requests.responses.keep(self.request_id, message)
 
     def done(self) -> None:
         """Acknowledge the request: its response was sent."""
         if self.is_held:
-            self._requests.finish(self.request_id)
+            self._drop()
+            self._requests.finished[self.request_id] = None
             self.delivery.done()
 
     def keep_outcome(self, record: Record) -> None:
@@ -136,7 +133,7 @@ class StoredRequest:
         again.
         """
         if self.is_held:
-            self._requests.drop(self.request_id)
+            self._drop()
             self.delivery.done(record)
             for copy in self.copies:
                 copy.done()
@@ -144,7 +141,7 @@ class StoredRequest:
     def discard(self) -> None:
         """Acknowledge the first delivery, because it is a copy; release the others: one may be a retry of the job."""
         if self.is_held:
-            self._requests.drop(self.request_id)
+            self._drop()
             self._first.done()
             for other in self.copies if self.delivery is self._first else (self.delivery, *self.copies):
                 other.release()
@@ -152,7 +149,7 @@ class StoredRequest:
     def release(self) -> None:
         """Release the request for another worker."""
         if self.is_held:
-            self._requests.drop(self.request_id)
+            self._drop()
             self.give_back()
 
     def give_back(self) -> None:
@@ -167,7 +164,10 @@ class StoredRequest:
     @property
     def is_held(self) -> bool:
         """Whether this worker still has the request."""
-        return self._requests.holds(self)
+        return self._requests.held.get(self.request_id) is self
+
+    def _drop(self) -> None:
+        del self._requests.held[self.request_id]
 
 
 Start = Callable[[CallRequested, Codec, StoredRequest], None]
@@ -180,9 +180,11 @@ class StoredRequests:
     def __init__(self, endpoint: Endpoint, start: Start) -> None:
         self._endpoint = endpoint
         self._start = start
-        self._responses = RecentResponses(endpoint)
-        self._held: dict[str, StoredRequest] = {}
-        self._finished: Recent[str, None] = Recent(_MAX_FINISHED)
+        self.responses = RecentResponses(endpoint)
+        self.held: dict[str, StoredRequest] = {}
+        """The requests that this worker has, by their id."""
+        self.finished: Recent[str, None] = Recent(_MAX_FINISHED)
+        """The ids of the last requests that got their response."""
 
     def take(self, message: bytes, delivery: Delivery, arrival: Arrival) -> None:
         """Start a stored request, unless it ran here before, is invalid, or was delivered too often."""
@@ -205,17 +207,17 @@ class StoredRequests:
         elif arrival.address != queue_address(event.to):
             self._endpoint.refuse_address(event, codec)
             self._move_to_dead_letters(delivery, "the request was stored at the address of another namespace")
-        elif event.id in self._held or event.id in self._finished:
+        elif event.id in self.held or event.id in self.finished:
             self._drop_duplicate(event, delivery)
         else:
             self._take_new(event, codec, delivery)
 
     def _drop_duplicate(self, event: CallRequested, delivery: Delivery) -> None:
         self._endpoint.counters.duplicate += 1
-        held = self._held.get(event.id)
+        held = self.held.get(event.id)
         if held is not None and delivery.is_redelivered and delivery.entry == held.delivery.entry:
             # The server delivered the request again because it runs for long: acknowledge the later delivery.
-            held.replace(delivery)
+            held.delivery = delivery
         elif held is not None and event.payload.job is not None and len(held.copies) < _MOST_COPIES:
             held.copies.append(delivery)
         else:
@@ -235,39 +237,19 @@ class StoredRequests:
             details = {"reason": "DEAD_LETTERED", "executed": "unknown" if delivery.number > 1 else "no"}
             self._dead_letter(event, codec, delivery, CallError(ErrorCode.TIMEOUT, f"{event.to}: {text}", details))
         else:
-            self._hold(event, codec, delivery)
-
-    def holds(self, stored: StoredRequest) -> bool:
-        """Return whether this worker still has a request."""
-        return self._held.get(stored.request_id) is stored
-
-    def finish(self, request_id: str) -> None:
-        """Note that a request got its response."""
-        if self._held.pop(request_id, None) is not None:
-            self._finished[request_id] = None
-
-    def drop(self, request_id: str) -> None:
-        """Remove a request that this worker has."""
-        self._held.pop(request_id, None)
+            self.responses.watch()
+            stored = self.held[event.id] = StoredRequest(self, event.id, delivery)
+            self._start(event, codec, stored)
 
     def release_all(self) -> None:
         """Release all requests for other workers."""
-        held, self._held = self._held, {}
+        held, self.held = self.held, {}
         for stored in held.values():
             stored.give_back()
 
     def close(self) -> None:
         """Stop sending responses again."""
-        self._responses.close()
-
-    def keep(self, request_id: str, message: bytes) -> None:
-        """Keep a response, to send it again after a lost connection."""
-        self._responses.keep(request_id, message)
-
-    def _hold(self, event: CallRequested, codec: Codec, delivery: Delivery) -> None:
-        self._responses.watch()
-        stored = self._held[event.id] = StoredRequest(self, event.id, delivery)
-        self._start(event, codec, stored)
+        self.responses.close()
 
     def _dead_letter_signed(self, message: bytes, delivery: Delivery) -> None:
         """Dead-letter a request whose signature this worker cannot verify."""

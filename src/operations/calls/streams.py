@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import math
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any
 
@@ -15,7 +15,7 @@ from operations.calls.codec import Codec
 from operations.calls.control_messages import write_credit
 from operations.calls.endpoint import Endpoint
 from operations.calls.events import CallCompleted, CallResponded
-from operations.deadlines import Bucket, remaining_seconds
+from operations.deadlines import remaining_seconds
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
 from operations.failures import timed_out, unavailable
@@ -87,7 +87,9 @@ class StreamReader:
         self._over = False
         self._closed = False
         self._idle: float | None = None
-        self._armed: list[tuple[Bucket, _Alarm]] = []
+        self._seen = -1
+        """Number of items that had arrived when the idle timeout was last checked."""
+        self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
 
     def start(self, *, idle_timeout: float | None, deadline: int | None) -> None:
         """Start the timers: idle timeout, deadline and renewal of the worker's lease, if the stream has them."""
@@ -95,11 +97,11 @@ class StreamReader:
         self._endpoint.pending[self.request_id] = self
         if idle_timeout is not None:
             self._idle = idle_timeout
-            self._arm(_Alarm(self._check_idle), idle_timeout)
+            self._start_timer(idle_timeout, self._check_idle)
         if deadline is not None:
-            self._arm(_Alarm(self._reach_deadline), remaining_seconds(deadline))
+            self._start_timer(remaining_seconds(deadline), self._reach_deadline)
         if not self._endpoint.transport.capabilities.tracks_peers:
-            self._arm(_Alarm(self._renew_lease), LEASE_SECONDS / 3)
+            self._start_timer(LEASE_SECONDS / 3, self._renew_lease)
 
     async def next(self) -> ResponseEnvelope[Any]:
         """Return the next item; raise the error that ended the stream, or StopAsyncIteration."""
@@ -228,53 +230,38 @@ class StreamReader:
     def _release(self, *, answered: bool) -> None:
         self._closed = True
         self._endpoint.forget(self.request_id, answered=answered)
-        for bucket, alarm in self._armed:
-            bucket.discard(alarm)
-        self._armed.clear()
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
 
     def _wake_consumer(self) -> None:
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
-    def _arm(self, alarm: _Alarm, seconds: float) -> None:
-        bucket = self._endpoint.wheel.add(alarm, seconds)
-        self._armed = [(known, other) for known, other in self._armed if other is not alarm]
-        self._armed.append((bucket, alarm))
+    def _start_timer(self, seconds: float, check: Callable[[], None]) -> None:
+        self._timers[check] = asyncio.get_running_loop().call_later(seconds, check)
 
-    def _check_idle(self, alarm: _Alarm) -> None:
+    def _check_idle(self) -> None:
         """Fail if the consumer waits and nothing has arrived; a stream with unread items is not idle."""
         if self._over or self._idle is None:
             return
-        if alarm.seen != self._expected or self._items or self._wake is None:
-            alarm.seen = self._expected
-            self._arm(alarm, self._idle)
+        if self._seen != self._expected or self._items or self._wake is None:
+            self._seen = self._expected
+            self._start_timer(self._idle, self._check_idle)
             return
         self._abort_worker("idle for too long")
         message = f"{self.operation_id}: the stream was silent for {self._idle:g} s"
         self._finish(CallError(ErrorCode.TIMEOUT, message, {"idleTimeout": self._idle, "executed": "unknown"}))
 
-    def _reach_deadline(self, _: _Alarm) -> None:
+    def _reach_deadline(self) -> None:
         if not self._over:
             self._abort_worker("the deadline passed")
             self._finish(timed_out(self.operation_id, "unknown", "during the stream"))
 
-    def _renew_lease(self, alarm: _Alarm) -> None:
+    def _renew_lease(self) -> None:
         if not self._over:
             self._send_credit(0, 0)
-            self._arm(alarm, LEASE_SECONDS / 3)
-
-
-class _Alarm:
-    """One timer of a stream."""
-
-    __slots__ = ("_ring", "seen")
-
-    def __init__(self, ring: Any) -> None:
-        self._ring = ring
-        self.seen = -1
-
-    def expire(self) -> None:
-        self._ring(self)
+            self._start_timer(LEASE_SECONDS / 3, self._renew_lease)
 
 
 class CreditGate:

@@ -90,7 +90,8 @@ class CallHandler:
         self._unwatch_registry = registry.watch(self._registry_changed)
         self._unwatch_transport = transport.watch(self._connected, self._disconnected)
         reports = transport.optional(ReportsCongestion)
-        self._unwatch_congestion = None if reports is None else reports.watch_congestion(self._congested)
+        changed = self.dispatcher.backpressure.change
+        self._unwatch_congestion = None if reports is None else reports.watch_congestion(changed)
         self._announcer.start_heartbeats()
         self.refresh()
 
@@ -122,9 +123,6 @@ class CallHandler:
 
     def _disconnected(self, reason: str) -> None:
         notify(self.registry.observers, ConnectionChanged(type(self.transport).__name__, False, reason))
-
-    def _congested(self, is_congested: bool) -> None:
-        self.dispatcher.backpressure.change(is_congested)
 
     async def registered(self, timeout: float | None = 30.0) -> None:
         """Wait until the hub has accepted the operations; raise `ACCESS_DENIED` if the hub rejected one of them.
