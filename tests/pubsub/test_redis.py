@@ -20,7 +20,7 @@ from operations.pubsub import DeliveryRefused, connect
 from operations.pubsub.connection_errors import UNTRUSTED
 from operations.pubsub.redis import RedisTransport
 from operations.pubsub.redis.addresses import RedisNode, parse_address
-from operations.pubsub.redis.topology import slot_of
+from operations.pubsub.redis.servers import slot_of
 from operations.testing import error_of
 from tests.certificates import make_certificate
 from tests.receiving import into

@@ -14,7 +14,7 @@ import pytest
 from operations import ErrorCode, OperationRegistry, operation
 from operations.calls import CallHandler, PendingRequestMap
 from operations.jobs import Jobs
-from operations.pubsub import Arrival, Delivery
+from operations.pubsub import Arrival, Delivery, Stores
 from operations.pubsub.redis import RedisTransport
 from operations.testing import error_of
 from tests.redis_servers import Server, own_server, shared_server
@@ -55,9 +55,15 @@ class Shelf:
         return [message for message, _ in self.deliveries]
 
 
+def stores_of(transport: RedisTransport) -> Stores:
+    stores = transport.optional(Stores)
+    assert stores is not None
+    return stores
+
+
 async def store(transport: RedisTransport, message: bytes, key: str) -> None:
     stored = asyncio.Event()
-    transport.store("queue.some", message, key=key, stored=stored.set, undelivered=pytest.fail)
+    stores_of(transport).store("queue.some", message, key=key, stored=stored.set, undelivered=pytest.fail)
     async with asyncio.timeout(30):
         await stored.wait()
 
@@ -72,7 +78,7 @@ async def test_stored_messages_wait_for_a_worker_and_are_deleted_when_done(serve
     await store(caller, b"one", "1")
     await store(caller, b"two", "2")
     await store(caller, b"one again", "1")
-    worker.take("queue.some", shelf.take, limit=10)
+    stores_of(worker).take("queue.some", shelf.take, limit=10)
     await until(lambda: len(shelf.messages) == 2)
     assert shelf.messages == [b"one", b"two"]
     for _, delivery in shelf.deliveries:
@@ -85,11 +91,11 @@ async def test_stored_messages_wait_for_a_worker_and_are_deleted_when_done(serve
 async def test_at_most_the_limit_is_held_at_a_time_and_workers_share(server: Server, end: AnyEnd) -> None:
     caller, first, second = await end(), await end(), await end()
     one, two = Shelf(), Shelf()
-    first.take("queue.some", one.take, limit=2)
+    stores_of(first).take("queue.some", one.take, limit=2)
     for number in range(5):
         await store(caller, b"%d" % number, str(number))
     await until(lambda: len(one.messages) == 2)
-    second.take("queue.some", two.take, limit=10)
+    stores_of(second).take("queue.some", two.take, limit=10)
     await until(lambda: len(two.messages) == 3)
     assert len(one.messages) == 2
     for _, delivery in [*one.deliveries, *two.deliveries]:
@@ -100,12 +106,12 @@ async def test_at_most_the_limit_is_held_at_a_time_and_workers_share(server: Ser
 async def test_released_messages_are_redelivered_without_counting(server: Server, end: AnyEnd) -> None:
     caller, first, second = await end(), await end(), await end()
     one, two = Shelf(), Shelf()
-    stop = first.take("queue.some", one.take, limit=10)
+    stop = stores_of(first).take("queue.some", one.take, limit=10)
     await store(caller, b"x", "1")
     await until(lambda: bool(one.messages))
     stop()
     one.deliveries[0][1].release()
-    second.take("queue.some", two.take, limit=10)
+    stores_of(second).take("queue.some", two.take, limit=10)
     await until(lambda: two.messages == [b"x"])
     assert two.deliveries[0][1].number == 1
     two.deliveries[0][1].done()
@@ -114,13 +120,13 @@ async def test_released_messages_are_redelivered_without_counting(server: Server
 async def test_only_messages_of_dead_workers_are_taken_over(server: Server, end: AnyEnd) -> None:
     caller, dead, living, heir = await end(), await end(), await end(), await end()
     lost, held, inherited = Shelf(), Shelf(), Shelf()
-    dead.take("queue.some", lost.take, limit=1)
+    stores_of(dead).take("queue.some", lost.take, limit=1)
     await store(caller, b"lost", "1")
     await until(lambda: bool(lost.messages))
-    living.take("queue.some", held.take, limit=1)
+    stores_of(living).take("queue.some", held.take, limit=1)
     await store(caller, b"held", "2")
     await until(lambda: held.messages == [b"held"])
-    heir.take("queue.some", inherited.take, limit=10)
+    stores_of(heir).take("queue.some", inherited.take, limit=10)
     # It ends without a notice; others detect it by its missing heartbeats.
     for task in list(dead._tasks):
         task.cancel()
@@ -133,7 +139,7 @@ async def test_only_messages_of_dead_workers_are_taken_over(server: Server, end:
 
 async def test_dead_letters_keep_the_message_and_reason(server: Server, end: AnyEnd) -> None:
     caller, worker, shelf = await end(), await end(), Shelf()
-    worker.take("queue.some", shelf.take, limit=1)
+    stores_of(worker).take("queue.some", shelf.take, limit=1)
     await store(caller, b"x", "1")
     await until(lambda: bool(shelf.messages))
     shelf.deliveries[0][1].dead_letter("it is bad")
@@ -144,7 +150,7 @@ async def test_dead_letters_keep_the_message_and_reason(server: Server, end: Any
 
 async def test_a_deleted_stream_is_created_again(server: Server, end: AnyEnd) -> None:
     caller, worker, shelf = await end(), await end(), Shelf()
-    worker.take("queue.some", shelf.take, limit=10)
+    stores_of(worker).take("queue.some", shelf.take, limit=10)
     await store(caller, b"one", "1")
     await until(lambda: len(shelf.messages) == 1)
     server.command("DEL", caller.keys.of_namespace("queue.some").stored.decode())

@@ -13,9 +13,8 @@ from operations import ErrorCode
 from operations.calls.hub import Hub
 from operations.calls.hub.spoke import Spoke
 from operations.pubsub import connect
-from operations.pubsub.connection_errors import UNTRUSTED, WRONG_PROTOCOL
+from operations.pubsub.connection_errors import UNTRUSTED, WRONG_PROTOCOL, plain_reply, uses_tls
 from operations.pubsub.redis import RedisTransport
-from operations.pubsub.tls_probe import plain_reply, uses_tls
 from operations.testing import error_of
 from tests.contracts.buses import TOKENS
 from tests.nats_server import free_ports, nats_server, shared_server
@@ -41,7 +40,7 @@ def certificates(tmp_path: Path) -> Certificates:
 
 @pytest.mark.parametrize("engine", ["redis", "valkey"])
 async def test_redis(engine: str, certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("operations.pubsub.redis.connection._CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr("operations.pubsub.redis.servers.CONNECT_SECONDS", 0.5)
     plain = shared_redis(engine).port
     no_tls = "does not use TLS: use a redis:// address instead of rediss://"
     assert await told(RedisTransport(f"rediss://127.0.0.1:{plain}")) == no_tls
@@ -114,7 +113,7 @@ async def test_an_address_that_worked_once_is_retried(certificates: Certificates
         transport = RedisTransport(shared_redis("redis").url, shortest_delay=0.01)
         async with transport:
             transport.address = RedisTransport(f"redis://127.0.0.1:{port}").address
-            transport._finder._address = transport.address
+            transport._servers._address = transport.address
             transport.drop_connection()
             await until(lambda: transport.failures >= 3)
             assert transport._keeper is not None

@@ -14,7 +14,7 @@ from operations import OperationRegistry, operation
 from operations.calls import CallHandler, PendingRequestMap
 from operations.pubsub import connect
 from operations.pubsub.nats import connect as connect_nats
-from operations.pubsub.nats.wire import NatsMessage, publish
+from operations.pubsub.nats.wire import NatsMessage, publish, whole
 from operations.pubsub.redis import RedisTransport
 from tests.calls.test_redis_permissions import ByHand, rules
 from tests.nats_server import NatsServer, nats_server
@@ -98,7 +98,7 @@ async def test_a_nats_user_neither_reads_nor_forges_the_answers_of_one_whose_nam
         await worker.flush()
         heard: list[NatsMessage] = []
         for pattern in (f"{other}.>", f"{victim.peer.partition('.')[0]}.*", "*.*", ">"):
-            attacker.subscribe(f"calls.v1.inbox.{pattern}".encode(), full=heard.append)
+            attacker.subscribe(f"calls.v1.inbox.{pattern}".encode(), whole(heard.append))
         attacker.send(f"inbox.{victim.peer}", b"forged")
         await attacker.flush()
         pending = PendingRequestMap(victim)

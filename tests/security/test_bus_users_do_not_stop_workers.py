@@ -20,7 +20,7 @@ from operations.calls.announcements import WorkerDirectory
 from operations.calls.endpoint import endpoint_of
 from operations.calls.events import AnnouncementPayload, CallRequested, RequestPayload
 from operations.calls.signed_transport import SignedTransport
-from operations.pubsub import Flushes, Transport
+from operations.pubsub import Flushes, StoresKeys, Transport
 from operations.pubsub.framing import join
 from operations.pubsub.nats import NatsTransport, connection, parser
 from operations.pubsub.nats import connect as connect_nats
@@ -555,20 +555,23 @@ async def test_refused_signed_requests_are_not_added_to_the_shared_record(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys: list[str] = []
-    transport = RedisTransport if kind == "redis" else NatsTransport
-    store_key = transport.store_key
-
-    async def note(self: Any, key: str, seconds: float, entry: str = "") -> bool:
-        keys.append(key)
-        return await store_key(self, key, seconds, entry)
 
     @operation(id="shop.change", access_control=AccessControl(required_scopes=["change"]))
     async def change() -> int:
         return 1
 
-    monkeypatch.setattr(transport, "store_key", note)
     async with untrusted_bus(kind) as bus:
-        worker = SignedTransport(await bus(), secret=SECRET, tokens=TOKENS, required=True)
+        transport = await bus()
+        stored_keys = transport.optional(StoresKeys)
+        assert stored_keys is not None
+        store_key = stored_keys.store_key
+
+        async def note(key: str, seconds: float, entry: str = "") -> bool:
+            keys.append(key)
+            return await store_key(key, seconds, entry)
+
+        monkeypatch.setattr(stored_keys, "store_key", note)
+        worker = SignedTransport(transport, secret=SECRET, tokens=TOKENS, required=True)
         handler = CallHandler(OperationRegistry([price, change]), worker, identify=worker.identify)
         mallory = PendingRequestMap(SignedTransport(await bus(), session=session("mallory")))
         ada = PendingRequestMap(SignedTransport(await bus(), session=session("ada", "change")))

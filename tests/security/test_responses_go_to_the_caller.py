@@ -17,6 +17,7 @@ import pytest
 from operations import OperationRegistry, operation
 from operations.calls import CallHandler, PendingRequestMap
 from operations.calls.caller import random_id
+from operations.pubsub import Stores
 from operations.pubsub.nats import NatsTransport, connect
 from operations.pubsub.redis import RedisTransport
 from tests.nats_server import NatsServer, nats_server
@@ -94,8 +95,9 @@ async def test_a_request_under_anothers_id_gets_no_answer(nats: NatsServer, atta
             [request_id] = pending._endpoint.pending
             message = ATTACKS[attack](request_id)
             if durable:
-                stored = asyncio.Event()
-                bob.store("queue.stock", message, key=attack, stored=stored.set, undelivered=lambda reason: None)
+                stores, stored = bob.optional(Stores), asyncio.Event()
+                assert stores is not None
+                stores.store("queue.stock", message, key=attack, stored=stored.set, undelivered=lambda reason: None)
                 await stored.wait()
             else:
                 bob.send("work.stock/echo", message)

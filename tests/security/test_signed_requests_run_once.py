@@ -15,7 +15,7 @@ from operations import CallError, ErrorCode, OperationRegistry, operation
 from operations.calls import CallHandler, PendingRequestMap
 from operations.calls.signed_transport import SignedTransport
 from operations.jobs import Jobs
-from operations.pubsub import Record, Stores, Transport, TransportWrapper, Undelivered, nats
+from operations.pubsub import Record, Stores, StoresKeys, Transport, TransportWrapper, Undelivered, nats
 from operations.pubsub.nats.jetstream import HOUR
 from operations.pubsub.nats.wire import publish
 from operations.pubsub.redis import RedisTransport
@@ -309,7 +309,7 @@ async def test_without_the_shared_record_a_mutation_does_not_run(
     async def fail(key: str, seconds: float, entry: str) -> bool:
         raise CallError(ErrorCode.UNAVAILABLE, "out of reach", {"executed": "no"})
 
-    monkeypatch.setattr(bank.transport.inner, "store_key", fail)
+    monkeypatch.setattr(bank.transport.inner.optional(StoresKeys), "store_key", fail)
     ada = PendingRequestMap(SignedTransport(await bus(), session=SESSION))
     error = await error_of(ada.call("bank.pay"))
     assert (error.code, error.details["executed"], bank.ran) == (ErrorCode.UNAVAILABLE, "no", [])
@@ -360,5 +360,7 @@ async def test_only_workers_write_the_record_with_the_redis_permissions_of_the_g
         ):
             assert await paid(worker, ada) == "paid"
             assert "once:" in str(server.command("KEYS", "operations:once:*"))
-            error = await error_of(ada.store_key("x", 10))
+            keys = ada.optional(StoresKeys)
+            assert keys is not None
+            error = await error_of(keys.store_key("x", 10))
             assert (error.code, "NOPERM" in error.message or "ermission" in error.message) == ("UNAVAILABLE", True)

@@ -8,7 +8,7 @@ another one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import msgspec
@@ -35,6 +35,13 @@ be an empty list, which takes up to 100 bytes of memory.
 
 class DeliveryRefused(str):
     """A permanent reason for an undelivered message, such as missing permission to send to the address."""
+
+
+def report_undelivered(messages: Iterable[tuple[bytes, Undelivered | None]], reason: str) -> None:
+    """Report messages as undelivered, each to the callback that was given with it."""
+    for _, undelivered in messages:
+        if undelivered is not None:
+            undelivered(reason)
 
 
 class Arrival(msgspec.Struct, frozen=True):

@@ -22,34 +22,6 @@ _MOST_KEPT = 16 << 20
 """Largest total size of the messages that are kept for the next connection."""
 
 
-class Watchers:
-    """The callbacks for the loss and the return of a connection; each may be removed at any time."""
-
-    def __init__(self) -> None:
-        self._pairs: list[tuple[Callable[[], None], Callable[[str], None]]] = []
-
-    def add(self, up: Callable[[], None], down: Callable[[str], None]) -> Stop:
-        """Add two callbacks; return the function that removes them."""
-        pair = (up, down)
-        self._pairs.append(pair)
-
-        def stop() -> None:
-            if pair in self._pairs:
-                self._pairs.remove(pair)
-
-        return stop
-
-    def up(self) -> None:
-        """Report that the connection is back."""
-        for up, _ in list(self._pairs):
-            up()
-
-    def down(self, reason: str) -> None:
-        """Report that the connection is lost."""
-        for _, down in list(self._pairs):
-            down(reason)
-
-
 class ReconnectingTransport(ABC):
     """A transport with a task that connects it, and reconnects it after each loss, until it is closed.
 
@@ -70,7 +42,10 @@ class ReconnectingTransport(ABC):
         self._congestion_watchers: dict[Callable[[bool], None], None] = {}
         self._server = server
         self._delays = shortest_delay, longest_delay
-        self._watchers = Watchers()
+        self._watchers: list[tuple[Callable[[], None], Callable[[str], None]]] = []
+        """The callbacks for the return and the loss of the connection."""
+        self._parts: tuple[object, ...] = (self,)
+        """The objects that implement the optional Protocols of the transport."""
         self._is_closing = False
         self._why_down = ""
         """Why there is no connection now."""
@@ -98,7 +73,14 @@ class ReconnectingTransport(ABC):
 
     def watch(self, up: Callable[[], None], down: Callable[[str], None]) -> Stop:
         """Call `up` when the connection is established or restored, and `down` when it is lost."""
-        return self._watchers.add(up, down)
+        pair = (up, down)
+        self._watchers.append(pair)
+
+        def stop() -> None:
+            if pair in self._watchers:
+                self._watchers.remove(pair)
+
+        return stop
 
     def watch_congestion(self, changed: Callable[[bool], None]) -> Stop:
         """Call `changed` when congestion begins (immediately if it has begun) and when it ends."""
@@ -114,8 +96,8 @@ class ReconnectingTransport(ABC):
                 changed(is_congested)
 
     def optional(self, kind: type[Part]) -> Part | None:
-        """Return this transport if it implements an optional Protocol; otherwise None."""
-        return self if isinstance(self, kind) else None
+        """Return the part of this transport that implements an optional Protocol, or None."""
+        return next((part for part in self._parts if isinstance(part, kind)), None)
 
     async def close(self) -> None:
         """Write the buffer, disconnect, and stay disconnected."""
@@ -171,13 +153,15 @@ class ReconnectingTransport(ABC):
             self.reconnects += 1
         else:
             self._first.set_result(None)
-        self._watchers.up()
+        for up, _ in list(self._watchers):
+            up()
 
     def _note_loss(self, reason: str) -> None:
         """Note that the connection was lost, and notify the watchers."""
         self._why_down = reason
         self._note_congestion(False)
-        self._watchers.down(reason)
+        for _, down in list(self._watchers):
+            down(reason)
 
     def _keep(self, command: bytes) -> None:
         """Keep an encoded message for the next connection; its receiver has to expect a duplicate."""

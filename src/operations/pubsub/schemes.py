@@ -6,48 +6,27 @@ entry-point group `operations.transports`: the name is the scheme, the object is
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from importlib import import_module
 from typing import Any
 
-from operations.pubsub.protocols import Transport
 from operations.pubsub.urls import PORTS, hosts_and_ports, wrong_address
 
 GROUP = "operations.transports"
 """The entry-point group of the schemes of other packages."""
-Open = Callable[..., AbstractAsyncContextManager[Any]]
-
-
-def _open_memory(url: str, **options: Any) -> AbstractAsyncContextManager[Transport]:
-    from operations.pubsub.memory import connect
-
-    return connect(url, **options)
-
-
-def _open_nats(url: str, **options: Any) -> AbstractAsyncContextManager[Transport]:
-    from operations.pubsub.nats import connect
-
-    return connect(url, **options)
-
-
-def _open_redis(url: str, **options: Any) -> AbstractAsyncContextManager[Transport]:
-    from operations.pubsub.redis import connect
-
-    return connect(url, **options)
-
-
-_SCHEMES: dict[str, Open] = {
-    "memory": _open_memory,
-    "nats": _open_nats,
-    "redis": _open_redis,
-    "redis+cluster": _open_redis,
-    "redis+sentinel": _open_redis,
-    "rediss": _open_redis,
-    "rediss+cluster": _open_redis,
-    "rediss+sentinel": _open_redis,
-    "tls": _open_nats,
-    "unix": _open_redis,
+_MODULES = {
+    "memory": "memory",
+    "nats": "nats",
+    "redis": "redis",
+    "redis+cluster": "redis",
+    "redis+sentinel": "redis",
+    "rediss": "redis",
+    "rediss+cluster": "redis",
+    "rediss+sentinel": "redis",
+    "tls": "nats",
+    "unix": "redis",
 }
+"""The module of this package whose function `connect` opens the transport, by scheme."""
 
 
 def connect(url: str, **options: Any) -> AbstractAsyncContextManager[Any]:
@@ -58,23 +37,24 @@ def connect(url: str, **options: Any) -> AbstractAsyncContextManager[Any]:
     """
     check_address(url)
     scheme = scheme_of(url)
-    open_it = _SCHEMES.get(scheme)
-    if open_it is None:
+    if scheme in _MODULES:
+        open_transport = import_module(f"operations.pubsub.{_MODULES[scheme]}").connect
+    else:
         registered = _registered()
         if scheme not in registered:
             raise wrong_address(
                 url, f"no installed package provides a transport for {scheme!r} (entry points: {GROUP})"
             )
-        open_it = registered[scheme].load()
-    opened: AbstractAsyncContextManager[Any] = open_it(url, **options)
+        open_transport = registered[scheme].load()
+    opened: AbstractAsyncContextManager[Any] = open_transport(url, **options)
     return opened
 
 
 def check_address(url: str) -> None:
     """Raise a CallError for an invalid address of a transport, without importing its library."""
     scheme = scheme_of(url)
-    if scheme not in _SCHEMES and scheme not in PORTS:
-        known = {*_SCHEMES, *PORTS, *_registered()}
+    if scheme not in _MODULES and scheme not in PORTS:
+        known = {*_MODULES, *PORTS, *_registered()}
         if scheme not in known:
             raise wrong_address(url, f"unknown scheme {scheme!r}: expected one of {', '.join(sorted(known))}")
     hosts_and_ports(url)

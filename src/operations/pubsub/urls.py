@@ -37,14 +37,14 @@ def hosts_and_ports(url: str) -> list[tuple[str, int]]:
         raise wrong_address(url, f"expected {scheme}://host:port")
     found = []
     for text in _parts(rest.partition("?")[0], scheme):
-        host, port = read_host_and_port(text, PORTS[scheme], url)
+        host, port = _read_host_and_port(text, PORTS[scheme], url)
         if not host and not scheme.startswith("redis"):
             raise wrong_address(url, f"it has no host: expected {scheme}://host:port")
         found.append((host or "127.0.0.1", port))
     return found
 
 
-def read_host_and_port(text: str, default: int, url: str) -> tuple[str, int]:
+def _read_host_and_port(text: str, default: int, url: str) -> tuple[str, int]:
     """Return the host and port in `host:port`; `url` is the whole URL, for the error."""
     if text.startswith("["):
         host, closed, port = text[1:].partition("]")

@@ -17,10 +17,18 @@ from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from operations.errors import CallError, ErrorCode
-from operations.pubsub.connection_errors import reason_of, require_extra, untrusted
+from operations.pubsub.connection_errors import (
+    has_no_tls,
+    is_reachable,
+    plain_reply,
+    reason_of,
+    require_extra,
+    untrusted,
+    uses_tls,
+    wrong_protocol,
+)
 from operations.pubsub.link import MAX_PAYLOAD, Callbacks
 from operations.pubsub.protocols import HEARTBEAT_SECONDS
-from operations.pubsub.tls_probe import has_no_tls, is_reachable, plain_reply, uses_tls, wrong_protocol
 from operations.pubsub.urls import hosts_and_ports
 from operations.pubsub.websocket import WebSocketLink, settings
 

@@ -17,6 +17,7 @@ import pytest
 from operations import CallError, ErrorCode, OperationContext, OperationRegistry, operation
 from operations.calls import CallHandler, PendingRequestMap, from_call
 from operations.jobs import Jobs
+from operations.pubsub import Delivery, Stores
 from operations.pubsub.memory import MemoryTransport
 from operations.pubsub.nats import NatsTransport, connect
 from operations.pubsub.nats.durable_queues import NatsDelivery
@@ -122,7 +123,7 @@ async def test_remote_operations_that_are_durable_are_stored(post: Post) -> None
         await remote.ready("mail.send")
         assert remote.registry.get_spec("mail.send").durable  # type: ignore[union-attr]
         assert (await remote.registry.execute("mail.send", {"to": "ada"})).data == "sent to ada"
-    assert handler._stored._finished
+    assert handler._stored.finished
 
 
 async def test_a_request_in_flight_to_the_store_at_the_deadline_may_still_run() -> None:
@@ -170,11 +171,13 @@ async def test_one_request_is_stored_once(post: Post) -> None:
         "to": "mail.send",
         "payload": {"requestId": f"{end.peer}-1", "operationId": "mail.send", "input": {"to": "ada"}},
     }
+    stores = end.optional(Stores)
+    assert stores is not None
     for _ in range(3):
-        end.store(
+        stores.store(
             "queue.mail",
             msgspec.json.encode(event),
-            key=event["id"],  # type: ignore[arg-type]
+            key=str(event["id"]),
             stored=lambda: stored.append(True),
             undelivered=lambda reason: stored.append(False),
         )
@@ -230,7 +233,7 @@ async def test_work_that_is_delivered_again_to_the_same_worker_takes_its_place_o
     call = asyncio.create_task(pending.call("mail.send", {"to": "ada"}, durable=True))
     await until(lambda: mail.sent == ["ada"])
     assert handler._stored is not None
-    (held,) = handler._stored._held.values()
+    (held,) = handler._stored.held.values()
     assert isinstance(held.delivery, NatsDelivery)
     held.delivery.acknowledge(b"-NAK")  # as after a time in which this worker could not renew its hold
     await until(lambda: handler.counters.duplicate == 1)
@@ -296,7 +299,9 @@ async def test_an_invalid_request_is_dead_lettered(post: Post) -> None:
     handler = await post.worker(mail)
     end = await post.end()
     stored = asyncio.Event()
-    end.store("queue.mail", b"rubbish", key="k", stored=stored.set, undelivered=lambda reason: None)
+    stores = end.optional(Stores)
+    assert stores is not None
+    stores.store("queue.mail", b"rubbish", key="k", stored=stored.set, undelivered=lambda reason: None)
     await until(lambda: handler.counters.malformed == 1)
     await until(stored.is_set)
     async with asyncio.timeout(30):
@@ -334,3 +339,20 @@ async def test_durable_calls_are_refused_without_storage() -> None:
                 error = await error_of(PendingRequestMap(each).call("mail.send", {"to": "ada"}, durable=True))
                 assert (error.code, error.details["executed"]) == (ErrorCode.VALIDATION_ERROR, "no")
                 assert "does not store requests" in error.message
+
+
+async def test_a_message_whose_dead_letter_is_lost_with_the_connection_is_delivered_again(post: Post) -> None:
+    worker, caller = await post.end(), await post.end()
+    deliveries: list[Delivery] = []
+    takes, stores = worker.optional(Stores), caller.optional(Stores)
+    assert takes is not None
+    assert stores is not None
+    stop = takes.take("queue.mail", lambda message, delivery, arrival: deliveries.append(delivery), limit=1)
+    stores.store("queue.mail", b"a message", key="k", stored=lambda: None, undelivered=lambda reason: None)
+    await until(lambda: len(deliveries) == 1)
+    deliveries[0].dead_letter("invalid")
+    worker.drop_connection()
+    await until(lambda: len(deliveries) == 2)
+    assert (deliveries[1].message, deliveries[1].is_redelivered) == (b"a message", True)
+    deliveries[1].done()
+    stop()

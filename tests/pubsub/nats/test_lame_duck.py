@@ -13,7 +13,7 @@ from operations import OperationRegistry, operation
 from operations.calls import CallHandler, PendingRequestMap
 from operations.pubsub.nats import NatsTransport, connect
 from operations.pubsub.nats.parser import DuplicateFilter, NatsParser
-from operations.pubsub.nats.wire import NatsMessage
+from operations.pubsub.nats.wire import whole
 from tests.nats_server import NatsServer, nats_cluster, nats_server
 from tests.waiting import until
 
@@ -148,13 +148,13 @@ def test_messages_that_come_by_two_connections_pass_once_and_repeated_ones_as_of
     readers = [NatsParser(None) for _ in range(2)]  # type: ignore[arg-type]
     duplicates = DuplicateFilter()
     for reader in readers:
-        reader.plain[b"1"] = lambda data, subject: got.append(data)
-        reader.full[b"2"] = lambda message: got.append(message.data)
+        reader.receivers[b"1"] = lambda words, headers, data: got.append(data)
+        reader.receivers[b"2"] = whole(lambda message: got.append(message.data))
         duplicates.watch(reader, [b"1", b"2"])
     old, new = readers
     for reader, data in ((old, b"a"), (old, b"a"), (new, b"a"), (new, b"b"), (new, b"a"), (new, b"a"), (old, b"b")):
-        reader.plain[b"1"](data, b"subject")
+        reader.receivers[b"1"]([b"subject", b"1", b"%d" % len(data)], b"", data)
     assert got == [b"a", b"a", b"b", b"a"]
     for reader in readers:
-        reader.full[b"2"](NatsMessage(b"subject", b"reply", None, b"", b"c"))
+        reader.receivers[b"2"]([b"subject", b"2", b"reply", b"1"], b"", b"c")
     assert got[4:] == [b"c"]

@@ -15,7 +15,7 @@ from operations import CallError, ErrorCode, OperationRegistry, operation
 from operations.calls import CallHandler, PendingRequestMap, from_call
 from operations.jobs import Jobs
 from operations.pubsub.nats import NatsTransport, connect
-from operations.pubsub.nats.wire import NatsMessage
+from operations.pubsub.nats.wire import NatsMessage, whole
 from operations.testing import error_of
 from tests.nats_server import NatsServer, nats_server
 from tests.waiting import until
@@ -111,7 +111,7 @@ async def test_no_user_reads_anothers_responses_or_takes_anothers_work(house: Ho
     ada, bob = await house.end("ada"), await house.end("bob")
     heard: list[NatsMessage] = []
     for subject in (b"calls.v1.inbox.>", b"calls.v1.inbox.ada.>", b"calls.v1.work.>", b"calls.v1.work.*.stock.*", b">"):
-        bob.subscribe(subject, full=heard.append)
+        bob.subscribe(subject, whole(heard.append))
     await bob.flush()
     assert (await PendingRequestMap(ada).call("stock.left", {"item": "tea"})).data == 12
     await bob.flush()

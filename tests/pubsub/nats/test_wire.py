@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from operations.pubsub.nats.parser import NatsParser
-from operations.pubsub.nats.wire import NatsMessage, ServerInfo, publish, status_of, subscribe, unsubscribe
+from operations.pubsub.nats.wire import NatsMessage, ServerInfo, publish, status_of, subscribe, unsubscribe, whole
 
 
 class Told:
     def __init__(self) -> None:
         self.heard: list[object] = []
         self.reader = NatsParser(self)
-        self.reader.plain[b"1"] = lambda data, subject: self.heard.append(data)
-        self.reader.full[b"2"] = self.heard.append
+        self.reader.receivers[b"1"] = lambda words, headers, data: self.heard.append(data)
+        self.reader.receivers[b"2"] = whole(self.heard.append)
 
     def on_info(self, info: ServerInfo) -> None:
         self.heard.append(info)

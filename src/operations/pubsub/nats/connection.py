@@ -25,7 +25,7 @@ from operations.pubsub.nats.wire import (
     PONG,
     ServerInfo,
 )
-from operations.pubsub.protocols import CONGESTED_BYTES, Undelivered
+from operations.pubsub.protocols import CONGESTED_BYTES, Undelivered, report_undelivered
 
 _BATCH_BYTES = 128 << 10
 _SMALLEST, _LARGEST = 512, 16 << 10
@@ -131,7 +131,7 @@ class WriteBuffer:
                 continue
             messages = [message for message, _ in entries]
             for share in shares(messages, self.batch_bytes, quick=self._sizing.is_quick):
-                undelivered = functools.partial(_report_all, entries[share])
+                undelivered = functools.partial(report_undelivered, entries[share])
                 self._put_request(subject, join(messages[share]), undelivered)
 
     def _put_request(self, subject: bytes, message: bytes, undelivered: Undelivered) -> None:
@@ -153,13 +153,8 @@ class WriteBuffer:
         requests, self.requests = self.requests, {}
         answers, self.answers = self.answers, {}
         for entries in requests.values():
-            _report_all(entries, reason)
+            report_undelivered(entries, reason)
         return answers
-
-
-def _report_all(entries: Requests, reason: str) -> None:
-    for _, undelivered in entries:
-        undelivered(reason)
 
 
 class NatsConnectionOwner(Protocol):
@@ -290,7 +285,9 @@ class NatsConnection(asyncio.Protocol):
         """Handle the received messages, then immediately write the messages that they caused; called by asyncio."""
         if self._has_unread:
             self._unread.append(data)
-            self._pause_if_full()
+            if len(self._unread) > _MOST_UNREAD and not self._is_paused:
+                self._is_paused = True
+                self._transport.pause_reading()
         elif len(data) <= self._portion:
             self._read(data)
             if self.reader.rest is not None:
@@ -300,11 +297,6 @@ class NatsConnection(asyncio.Protocol):
             self._unread.append(data)
             self._behind_since = time.monotonic()
             self._read_on()
-
-    def _pause_if_full(self) -> None:
-        if len(self._unread) > _MOST_UNREAD and not self._is_paused:
-            self._is_paused = True
-            self._transport.pause_reading()
 
     def _read_on(self) -> None:
         """Process received bytes in portions, so that other tasks run in between if messages take long to handle.

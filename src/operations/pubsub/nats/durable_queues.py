@@ -8,7 +8,7 @@ import itertools
 import logging
 from collections.abc import Callable
 from hashlib import blake2b
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -16,8 +16,9 @@ from operations.errors import CallError, ErrorCode
 from operations.pubsub.limited_log import LimitedLog
 from operations.pubsub.nats.jetstream import ANSWER_SECONDS, HOUR, SECOND, JetStream, JetStreamReply, NatsClient
 from operations.pubsub.nats.records import RECORD_HEADER, NatsRecords
+from operations.pubsub.nats.replies import Interrupted
 from operations.pubsub.nats.subjects import Arrivals, Subjects
-from operations.pubsub.nats.wire import NatsMessage, header_of, publish
+from operations.pubsub.nats.wire import NatsMessage, header_of, publish, whole
 from operations.pubsub.protocols import (
     DECODED_FACTOR,
     MOST_HELD,
@@ -26,6 +27,8 @@ from operations.pubsub.protocols import (
     DeliveryRefused,
     Record,
     Stop,
+    Stores,
+    StoresKeys,
     Take,
     TooManyRecords,
     Undelivered,
@@ -50,8 +53,18 @@ _RECORD_HEADERS = 1 << 14
 """Maximum size of the headers of a record."""
 
 
-class DurableQueues:
-    """The durable queues of one peer; missing streams and consumers are created."""
+class Posting(NamedTuple):
+    """A message that is being stored."""
+
+    subject: bytes
+    message: bytes
+    headers: bytes
+    stored: Callable[[], None]
+    undelivered: Undelivered
+
+
+class DurableQueues(Stores, StoresKeys):
+    """The durable queues and the keys of one peer; missing streams and consumers are created."""
 
     def __init__(self, client: NatsClient, subjects: Subjects, *, ack_wait: float, replicas: int) -> None:
         self.client = client
@@ -67,87 +80,66 @@ class DurableQueues:
         self,
         address: str,
         message: bytes,
+        *,
         key: str,
         stored: Callable[[], None],
         undelivered: Undelivered,
         record: Record | None = None,
     ) -> None:
         """Store a message; if it has a record, store the record first."""
-        if record is None:
-            self._store(address, message, b"Nats-Msg-Id: %b\r\n" % key.encode(), stored, undelivered)
-        else:
-            _ = self.jetstream.spawn(self._store_recorded(address, message, key, stored, undelivered, record))
-
-    async def _store_recorded(
-        self,
-        address: str,
-        message: bytes,
-        key: str,
-        stored: Callable[[], None],
-        undelivered: Undelivered,
-        record: Record,
-    ) -> None:
-        try:
-            is_admitted = await self.records.admit(record)
-        except CallError as error:
-            is_refused = error.code is ErrorCode.ACCESS_DENIED
-            undelivered(DeliveryRefused(error.message) if is_refused else error.message)
-            return
-        if not is_admitted:
-            undelivered(TooManyRecords("its owner has too many records"))
-            return
-
-        headers = b"Nats-Msg-Id: %b\r\n%b" % (key.encode(), self.records.header(record))
-
-        def written(problem: str | None) -> None:
-            if problem is None:
-                self._store(address, message, headers, stored, undelivered)
-            elif isinstance(problem, DeliveryRefused):
-                undelivered(problem)
-            else:
-                undelivered(f"JetStream did not store the record of the message: {problem}")
-
-        # The record first: workers take a message only together with its record.
-        self.records.create(address, record, written)
-
-    def _store(
-        self, address: str, message: bytes, headers: bytes, stored: Callable[[], None], undelivered: Undelivered
-    ) -> None:
-        """Store a message; if there is no stream yet, create it and try once more."""
         subject = self.subjects.target(address)
         if subject is None:
             undelivered(DeliveryRefused(f"{address!r} cannot be a NATS subject"))
             return
+        headers = b"Nats-Msg-Id: %b\r\n" % key.encode()
+        if record is None:
+            self._store(Posting(subject, message, headers, stored, undelivered))
+        else:
+            posting = Posting(subject, message, headers + self.records.header(record), stored, undelivered)
+            _ = self.jetstream.spawn(self._store_recorded(posting, address, record))
+
+    async def _store_recorded(self, posting: Posting, address: str, record: Record) -> None:
+        """Store a record, then its message: workers take a message only together with its record."""
+        try:
+            is_admitted = await self.records.admit(record)
+            if is_admitted:
+                await self.records.create(address, record)
+        except CallError as error:
+            is_refused = error.code is ErrorCode.ACCESS_DENIED
+            posting.undelivered(DeliveryRefused(error.message) if is_refused else error.message)
+            return
+        if is_admitted:
+            self._store(posting)
+        else:
+            posting.undelivered(TooManyRecords("its owner has too many records"))
+
+    def _store(self, posting: Posting, *, has_stream: bool = False) -> None:
+        """Store a message; if there may be no stream yet, create it and try once more.
+
+        After a lost connection, do nothing: the caller stores the message again.
+        """
 
         def answered(answer: JetStreamReply) -> None:
+            problem = "" if answer.error is None else answer.error.description
             if answer.error is None:
-                stored()
-            else:
-                undelivered(f"JetStream did not store the message: {answer.error.description}")
+                posting.stored()
+            elif answer.error.code:
+                posting.undelivered(f"JetStream did not store the message: {problem}")
+            elif has_stream or isinstance(problem, DeliveryRefused):
+                posting.undelivered(problem)
+            elif not isinstance(problem, Interrupted):
+                _ = self.jetstream.spawn(self._make_and_store(posting))
 
-        def on_failure(reason: str) -> None:
-            if isinstance(reason, DeliveryRefused):
-                undelivered(reason)
-            else:
-                _ = self.jetstream.spawn(self._store_again(subject, message, headers, answered, undelivered))
+        self.jetstream.publish(posting.subject, posting.message, posting.headers, answered)
 
-        self.jetstream.publish(subject, message, headers, answered, on_failure)
-
-    async def _store_again(
-        self,
-        subject: bytes,
-        message: bytes,
-        headers: bytes,
-        answered: Callable[[JetStreamReply], None],
-        undelivered: Undelivered,
-    ) -> None:
+    async def _make_and_store(self, posting: Posting) -> None:
         problem = await self.jetstream.make("queues")
-        if problem is not None:
-            undelivered(f"there is no JetStream stream for the message: {problem}")
+        if problem is None:
+            self._store(posting, has_stream=True)
         else:
-            self.jetstream.publish(subject, message, headers, answered, undelivered)
+            posting.undelivered(f"there is no JetStream stream for the message: {problem}")
 
-    def take(self, address: str, take: Take, limit: int) -> Stop:
+    def take(self, address: str, take: Take, *, limit: int) -> Stop:
         """Take the messages stored at an address; redelivered messages are handled one at a time."""
         namespace = address.partition(".")[2]
 
@@ -175,22 +167,24 @@ class DurableQueues:
 
     def _suspect(self, namespace: str, message: bytes, delivery: NatsDelivery, caller: str | None) -> None:
         """Move a redelivered message, which may have crashed its worker, to a queue with one message at a time."""
-        subject = self.subjects.target(f"suspect.{namespace}", caller=caller)
         # A caller that could guess the key could store it first: this message would be lost as a duplicate.
         key = blake2b(b"%d " % delivery.sequence + message, digest_size=16).hexdigest()
         headers = b"Nats-Msg-Id: %b\r\n" % key.encode()
         headers += b"%b: %b\r\n" % (_ENTRY_HEADER, delivery.entry.encode())
         if delivery.record_key:
             headers += b"%b: %b.%b\r\n" % (RECORD_HEADER, delivery.record_key.encode(), delivery.link)
+        subject = self.subjects.target(f"suspect.{namespace}", caller=caller)
         if subject is not None:
-            self._publish_or_warn(subject, message, headers, delivery.done)
+            self.jetstream.publish(subject, message, headers, delivery.settle_with(b"+ACK"))
 
-    async def store_key(self, key: str, seconds: float, entry: str) -> bool:
+    async def store_key(self, key: str, seconds: float, entry: str = "") -> bool:
         """Store a key for all peers of the bus; return False if it is already stored for another entry.
 
         Before the key, a second key is stored, which combines `key` and `entry`. If the second key already exists, an
-        earlier delivery of the same entry called this method, and the result is True.
+        earlier delivery of the same entry called this method, and the result is True. Without JetStream, do nothing.
         """
+        if not self.client.capabilities.durable:
+            return True
         problem = await self.jetstream.make("keys")
         if problem is None:
             kind = "hour" if seconds <= HOUR else "day"
@@ -203,6 +197,13 @@ class DurableQueues:
         message = f"JetStream, which detects repeated requests, did not record the request: {problem}"
         raise CallError(ErrorCode.UNAVAILABLE, message, {"executed": "no"})
 
+    def delete_key(self, key: str, entry: str = "") -> None:
+        """Do nothing: a key never prevents its own message from being taken again.
+
+        A released message keeps the entry for which its key is stored. A message that is stored again has no entry, so
+        its key is not checked.
+        """
+
     def regained(self) -> None:
         """Request messages again, when the connection is restored."""
         for reader in self._readers:
@@ -211,7 +212,7 @@ class DurableQueues:
     def lost(self) -> None:
         """End the pending pull requests, when the connection is lost: no message will arrive for them."""
         for reader in self._readers:
-            reader.lost()
+            reader.end_asking()
 
     def close(self) -> None:
         """Stop all readers."""
@@ -220,29 +221,12 @@ class DurableQueues:
         self._readers.clear()
         self.jetstream.close()
 
-    def dead_letter(self, namespace: str, message: bytes, reason: str, stored: Callable[[], None]) -> None:
-        """Store a dead letter with the reason; `stored` is called once it is stored."""
+    def dead_letter(self, namespace: str, message: bytes, reason: str, then: Callable[[JetStreamReply], None]) -> None:
+        """Store a dead letter with the reason; call `then` with JetStream's response."""
         headers = b"Operations-Reason: %b\r\n" % " ".join(reason.split()).encode("ascii", "replace")[:500]
         subject = self.subjects.target(f"dead.{namespace}")
         if subject is not None:
-            self._publish_or_warn(subject, message, headers, stored)
-
-    def _publish_or_warn(self, subject: bytes, message: bytes, headers: bytes, done: Callable[[], None]) -> None:
-        """Store a message at another subject and call `done`.
-
-        On failure, `done` is not called: the message stays in its queue and is delivered again.
-        """
-
-        def answered(answer: JetStreamReply) -> None:
-            if answer.error is None:
-                done()
-            else:
-                on_failure(answer.error.description)
-
-        def on_failure(problem: str) -> None:
-            _limited_log.warning("a message could not be moved to %s: %s", subject.decode(), problem)
-
-        self.jetstream.publish(subject, message, headers, answered, on_failure)
+            self.jetstream.publish(subject, message, headers, then)
 
 
 class DurableQueueReader:
@@ -271,7 +255,7 @@ class DurableQueueReader:
         self._is_next_large = False
         """Whether the next message exceeds the limit of bytes: it is requested alone and without the limit."""
         self._asked = 0
-        self._unsubscribe = queues.client.subscribe(self._inbox + b".*", full=self._received)
+        self._unsubscribe = queues.client.subscribe(self._inbox + b".*", whole(self._received))
         self._overdue: asyncio.TimerHandle | None = None
         self._renewal: asyncio.TimerHandle | None = None
         self._beginning: asyncio.Task[Any] | None = None
@@ -312,12 +296,8 @@ class DurableQueueReader:
         self._stopped = True
         if self._beginning is not None:
             self._beginning.cancel()
-        self._end_asking()
+        self.end_asking()
         self._unsubscribe()
-
-    def lost(self) -> None:
-        """End the pending pull request, when the connection is lost."""
-        self._end_asking()
 
     def settled(self, delivery: NatsDelivery) -> None:
         """Note that a message was settled, so that another one can be requested."""
@@ -339,7 +319,7 @@ class DurableQueueReader:
         room, memory = min(_MOST_ASKED, self._limit - len(self._held)), MOST_HELD - self._memory
         if self._stopped or room <= 0 or memory <= 0:
             return
-        self._end_asking()
+        self.end_asking()
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{self.queues.jetstream.stream}.{self._consumer}".encode()
         limits = {"batch": room, "max_bytes": max(1, memory // DECODED_FACTOR)}
         if self._is_next_large:
@@ -355,7 +335,8 @@ class DurableQueueReader:
         self._asked = 0
         self._ask()
 
-    def _end_asking(self) -> None:
+    def end_asking(self) -> None:
+        """End the pending pull request."""
         self._asked = 0
         if self._overdue is not None:
             self._overdue.cancel()
@@ -414,7 +395,7 @@ class DurableQueueReader:
         """Handle the end of a pull request: send another one, after creating the consumer if it was missing."""
         if message.subject.rpartition(b".")[2] != b"%d" % self._question or self._stopped:
             return
-        self._end_asking()
+        self.end_asking()
         self._is_next_large = _TOO_LARGE in message.headers
         if self._is_next_large or message.status in _EXPIRED:
             self._ask()
@@ -502,14 +483,14 @@ class NatsDelivery:
         elif record is not None and not self.record_key:
             _ = queues.jetstream.spawn(self._dead_letter_recorded(queues, reason, record))
         else:
-            queues.dead_letter(self._reader.namespace, self.message, reason, lambda: self._settle(b"+TERM"))
+            queues.dead_letter(self._reader.namespace, self.message, reason, self.settle_with(b"+TERM"))
 
     async def _dead_letter_recorded(self, queues: DurableQueues, reason: str, record: Record) -> None:
         """Write `record` as the dead letter of a message that had no record.
 
         If the record is too large, or its owner has too many records, move the message to the dead letters instead.
         """
-        is_admitted = len(record.body) + _RECORD_HEADERS <= queues.client.max_payload
+        is_admitted = len(record.body) + _RECORD_HEADERS <= queues.jetstream.max_payload
         with contextlib.suppress(CallError):
             if is_admitted and await queues.records.admit(record):
                 self._replace_record(record, b"+TERM")
@@ -517,16 +498,23 @@ class NatsDelivery:
         self.dead_letter(reason)
 
     def _replace_record(self, record: Record, word: bytes) -> None:
-        """Replace the record and then settle the message; on failure the message is delivered again."""
+        """Replace the record and then settle the message."""
+        self._reader.queues.records.replace(f"queue.{self._reader.namespace}", record, self.settle_with(word))
 
-        def written(problem: str | None) -> None:
-            if problem is None:
+    def settle_with(self, word: bytes) -> Callable[[JetStreamReply], None]:
+        """Return a function for JetStream's response to a step before the message is settled.
+
+        If the step has failed, the message is no longer held, and is therefore delivered again.
+        """
+
+        def settle(answer: JetStreamReply) -> None:
+            if answer.error is None:
                 self._settle(word)
             else:
-                _limited_log.warning("the outcome of a stored message was not kept: %s", problem)
+                _limited_log.warning("a stored message is delivered again: %s", answer.error.description)
                 self._reader.settled(self)
 
-        self._reader.queues.records.replace(f"queue.{self._reader.namespace}", record, written)
+        return settle
 
     def acknowledge(self, word: bytes) -> None:
         """Send JetStream an acknowledgement."""

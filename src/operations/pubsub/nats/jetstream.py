@@ -9,8 +9,8 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from operations.pubsub.nats.replies import Replies
-from operations.pubsub.nats.wire import NatsMessage, ReceiveMessage, publish
-from operations.pubsub.protocols import DeliveryRefused, Stop, Undelivered
+from operations.pubsub.nats.wire import NatsMessage, ReceiveMessage, Receiver, publish
+from operations.pubsub.protocols import Capabilities, DeliveryRefused, Stop, Undelivered
 
 DUPLICATES_SECONDS = 120
 """How long JetStream stores the key of a message, to drop duplicates."""
@@ -33,12 +33,9 @@ class NatsClient(Protocol):
     """The part of the transport that queues use."""
 
     replies: Replies
+    capabilities: Capabilities
 
-    @property
-    def max_payload(self) -> int:
-        """The largest message, with its headers, that the server accepts."""
-
-    def subscribe(self, subject: bytes, *, full: ReceiveMessage) -> Stop:
+    def subscribe(self, subject: bytes, receive: Receiver) -> Stop:
         """Subscribe to a subject; the subscription is renewed at each reconnect."""
 
     def publish(self, data: bytes) -> bool:
@@ -46,9 +43,10 @@ class NatsClient(Protocol):
 
 
 class JetStreamError(msgspec.Struct, frozen=True):
-    """An error of JetStream."""
+    """An error of JetStream, or the reason why it did not respond."""
 
     code: int = 0
+    """0 if JetStream did not respond."""
     err_code: int = 0
     description: str = ""
 
@@ -83,6 +81,11 @@ class JetStream:
         self._made: dict[StreamKind, asyncio.Task[str | None]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 
+    @property
+    def max_payload(self) -> int:
+        """The largest message, with its headers, that the server accepts."""
+        return self.client.capabilities.max_payload or 0
+
     async def make(self, kind: StreamKind) -> str | None:
         """Create the streams of one kind if they are missing; return the problem, or None."""
         made = self._made.get(kind)
@@ -109,11 +112,12 @@ class JetStream:
         if key:
             headers += b"Nats-Msg-Id: %b\r\n" % key.encode()
         reply = await self.fetch(subject, data, headers)
-        return _read_reply(reply) if isinstance(reply, NatsMessage) else JetStreamReply(JetStreamError(503, 0, reply))
+        return _read_reply(reply)
 
     async def fetch(self, subject: bytes, data: bytes, headers: bytes = b"") -> NatsMessage | str:
         """Publish a message and return JetStream's response as it is, or the problem."""
-        answered: asyncio.Future[NatsMessage | str] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        answered: asyncio.Future[NatsMessage | str] = loop.create_future()
 
         def settle(answer: NatsMessage | str) -> None:
             if not answered.done():
@@ -123,32 +127,32 @@ class JetStream:
             settle("JetStream is not enabled" if "no listener" in reason else reason)
 
         stop = self._send(subject, data, headers, settle, failed)
+        timer = loop.call_later(ANSWER_SECONDS, settle, "JetStream does not respond")
         try:
-            await asyncio.wait((answered,), timeout=ANSWER_SECONDS)
+            return await answered
         finally:
+            timer.cancel()
             stop()
-        return answered.result() if answered.done() else "JetStream does not respond"
 
     def publish(
         self,
         subject: bytes,
         data: bytes,
         headers: bytes,
-        answered: Callable[[JetStreamReply], None],
-        undelivered: Undelivered,
+        then: Callable[[JetStreamReply], None],
     ) -> None:
-        """Publish a message that JetStream acknowledges."""
+        """Publish a message; call `then` with JetStream's acknowledgement, or with the reason why there is none."""
 
-        def read(message: NatsMessage) -> None:
+        def received(message: NatsMessage) -> None:
             stop()
-            answered(_read_reply(message))
+            then(_read_reply(message))
 
-        stop = self._send(subject, data, headers, read, undelivered)
+        stop = self._send(subject, data, headers, received, lambda reason: then(_read_reply(reason)))
 
     def _send(
         self, subject: bytes, data: bytes, headers: bytes, received: ReceiveMessage, undelivered: Undelivered
     ) -> Stop:
-        size, most = len(data) + len(headers) + _HEADER_BLOCK, self.client.max_payload
+        size, most = len(data) + len(headers) + _HEADER_BLOCK, self.max_payload
         if size > most:  # the server would close the connection
             undelivered(DeliveryRefused(f"the message has {size:,} bytes; the server accepts {most:,}"))
             return lambda: None
@@ -200,7 +204,10 @@ def _describe_streams(prefix: str, name: str) -> dict[StreamKind, dict[str, dict
     }
 
 
-def _read_reply(message: NatsMessage) -> JetStreamReply:
+def _read_reply(message: NatsMessage | str) -> JetStreamReply:
+    """Return a response of JetStream; `message` may also be the reason why there is none."""
+    if not isinstance(message, NatsMessage):
+        return JetStreamReply(JetStreamError(description=message))
     try:
         return msgspec.json.decode(message.data, type=JetStreamReply)
     except msgspec.DecodeError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
 from collections import Counter
@@ -10,16 +11,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from operations.pubsub.framing import BATCH_MARKS, split
-from operations.pubsub.nats.wire import (
-    CRLF,
-    NatsMessage,
-    ReceiveData,
-    ReceiveMessage,
-    Rest,
-    ServerEvents,
-    ServerInfo,
-    status_of,
-)
+from operations.pubsub.nats.wire import CRLF, Receiver, Rest, ServerEvents, ServerInfo
 from operations.pubsub.protocols import Arrival, Receive
 
 LONGEST_TURN = 0.05
@@ -28,22 +20,21 @@ _MSG, _HMSG, _PING, _INFO, _ERR, _OK = b"MHPI-+"
 
 
 class NatsParser:
-    """Parses a stream of bytes, and passes each message to its subscription: the data alone or the whole message."""
+    """Parses a stream of bytes, and passes each message to the receiver of its subscription."""
 
     def __init__(self, operations: ServerEvents) -> None:
         self._operations = operations
         self._parts: list[bytes] = []
         self._have = 0
         self._need = 0
-        self.plain: dict[bytes, ReceiveData] = {}
-        self.full: dict[bytes, ReceiveMessage] = {}
+        self.receivers: dict[bytes, Receiver] = {}
+        """The receiver of each subscription, by its id."""
         self.rest: Rest | None = None
         """The handling of a batch that takes long; `feed` continues it before it parses further bytes."""
 
     def forget(self, sid: bytes) -> None:
         """Remove a subscription."""
-        self.plain.pop(sid, None)
-        self.full.pop(sid, None)
+        self.receivers.pop(sid, None)
 
     def feed(self, data: bytes) -> None:
         """Parse the next bytes; raise ValueError for anything that is not the protocol.
@@ -73,7 +64,7 @@ class NatsParser:
     def _read(self, data: bytes) -> int:
         """Parse every complete protocol message; return where the first incomplete one begins."""
         position, length = 0, len(data)
-        find, plain = data.find, self.plain
+        find, receivers = data.find, self.receivers
         self._need = 0
         while True:
             end = find(CRLF, position)
@@ -86,11 +77,9 @@ class NatsParser:
                 if stop + 2 > length:
                     self._need = stop + 2 - position
                     return position
-                receive = plain.get(words[1])
+                receive = receivers.get(words[1])
                 position = stop + 2
-                if receive is None:
-                    self._deliver(words, b"", data[start:stop])
-                elif (rest := receive(data[start:stop], words[0])) is not None:
+                if receive is not None and (rest := receive(words, b"", data[start:stop])) is not None:
                     self.rest = rest
                     return position
             else:
@@ -109,7 +98,9 @@ class NatsParser:
             if stop + 2 > len(data):
                 self._need = stop + 2 - position
                 return -1
-            self._deliver([*words[:-2], words[-1]], data[end + 2 : middle], data[middle:stop])
+            receive = self.receivers.get(words[1])
+            if receive is not None:
+                self.rest = receive([*words[:-2], words[-1]], data[end + 2 : middle], data[middle:stop])
             return stop + 2
         if kind == _PING:
             if data[position + 1 : position + 2] == b"O":
@@ -124,25 +115,14 @@ class NatsParser:
             raise ValueError(f"not the NATS protocol: {data[position : position + 40]!r}")
         return end + 2
 
-    def _deliver(self, words: list[bytes], headers: bytes, data: bytes) -> None:
-        sid = words[1]
-        full = self.full.get(sid)
-        if full is not None:
-            reply = words[2] if len(words) > 3 else None
-            full(NatsMessage(words[0], reply, status_of(headers), headers, data))
-            return
-        receive = self.plain.get(sid)
-        if receive is not None:
-            self.rest = receive(data, words[0])
-
 
 def unbatch(
     receive: Receive, arrivals: Mapping[bytes, Arrival], note: Callable[[bytes], object] | None = None
-) -> ReceiveData:
-    """Return a function that passes the first byte of a batch to `note` and each message to `receive`."""
+) -> Receiver:
+    """Return a receiver that passes the first byte of a batch to `note` and each message to `receive`."""
 
-    def deliver(data: bytes, subject: bytes) -> Rest | None:
-        mark, arrival = data[:1], arrivals[subject]
+    def deliver(words: list[bytes], headers: bytes, data: bytes) -> Rest | None:
+        mark, arrival = data[:1], arrivals[words[0]]
         if note is not None:
             note(mark)
         if mark in BATCH_MARKS:
@@ -178,31 +158,14 @@ class DuplicateFilter:
         """Filter the messages of these subscriptions on one of the connections."""
         arrived: Counter[int] = Counter()
 
-        def is_first(*message: object) -> bool:
-            key = hash(message)
+        def pass_first(receive: Receiver, words: list[bytes], headers: bytes, data: bytes) -> Rest | None:
+            key = hash((*words, headers, data))
             arrived[key] += 1
             if arrived[key] <= self._passed[key]:
-                return False
+                return None
             self._passed[key] += 1
-            return True
+            return receive(words, headers, data)
 
         for sid in sids:
-            if sid in reader.plain:
-                reader.plain[sid] = _filter_data(sid, reader.plain[sid], is_first)
-            elif sid in reader.full:
-                reader.full[sid] = _filter_messages(sid, reader.full[sid], is_first)
-
-
-def _filter_data(sid: bytes, receive: ReceiveData, is_first: Callable[..., bool]) -> ReceiveData:
-    def filtered(data: bytes, subject: bytes) -> Rest | None:
-        return receive(data, subject) if is_first(sid, subject, data) else None
-
-    return filtered
-
-
-def _filter_messages(sid: bytes, receive: ReceiveMessage, is_first: Callable[..., bool]) -> ReceiveMessage:
-    def filtered(message: NatsMessage) -> None:
-        if is_first(sid, *message):
-            receive(message)
-
-    return filtered
+            if sid in reader.receivers:
+                reader.receivers[sid] = functools.partial(pass_first, reader.receivers[sid])

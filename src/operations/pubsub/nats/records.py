@@ -14,7 +14,7 @@ import msgspec
 from operations.errors import CallError, ErrorCode
 from operations.pubsub.nats.jetstream import ANSWER_SECONDS, SECOND, JetStream, JetStreamReply
 from operations.pubsub.nats.subjects import Subjects
-from operations.pubsub.nats.wire import NatsMessage, header_of, publish
+from operations.pubsub.nats.wire import NatsMessage, header_of, publish, whole
 from operations.pubsub.protocols import DeliveryRefused, KeepsRecords, Record, Stop
 
 RECORD_HEADER = b"Operations-Record"
@@ -104,24 +104,14 @@ class NatsRecords(KeepsRecords):
             self._counts.clear()
         self._counts[owner] = time.monotonic(), answer.total
 
-    def create(self, address: str, record: Record, then: Callable[[str | None], None]) -> None:
+    async def create(self, address: str, record: Record) -> None:
         """Write the first value of a record, unless it was written before."""
-        headers = b"Nats-Expected-Last-Subject-Sequence: 0\r\n" + _headers(record, self._link(record))
+        await self._write(address, record, 0, _headers(record, self._link(record)))
 
-        def answered(answer: JetStreamReply) -> None:
-            is_there = answer.error is None or answer.error.err_code == _WRONG_SEQUENCE
-            then(None if is_there else answer.error.description)  # type: ignore[union-attr]
-
-        self.jetstream.publish(self._subjects.record(address, record.key), record.body, headers, answered, then)
-
-    def replace(self, address: str, record: Record, then: Callable[[str | None], None]) -> None:
+    def replace(self, address: str, record: Record, then: Callable[[JetStreamReply], None]) -> None:
         """Write the final value of a record: its message was handled or dead-lettered."""
         headers = b"%b: 1\r\n%b" % (_FINAL, _headers(record))
-
-        def answered(answer: JetStreamReply) -> None:
-            then(None if answer.error is None else answer.error.description)
-
-        self.jetstream.publish(self._subjects.record(address, record.key), record.body, headers, answered, then)
+        self.jetstream.publish(self._subjects.record(address, record.key), record.body, headers, then)
 
     async def read_record(self, address: str, key: str) -> tuple[bytes, bytes] | None:
         """Return the value and body of a record; None if there is none."""
@@ -148,7 +138,7 @@ class NatsRecords(KeepsRecords):
         """Replace a record whose message is being handled, unless the record is final or changes meanwhile."""
         kept = await self.read(address, record.key)
         if kept is not None and not kept.is_final:
-            await self._write(address, record, kept, _headers(record, kept.link))
+            await self._write(address, record, kept.sequence, _headers(record, kept.link))
 
     async def end_record(self, address: str, record: Record) -> bool:
         """Write the final value of a record, so that its message is dropped.
@@ -159,7 +149,7 @@ class NatsRecords(KeepsRecords):
             kept = await self.read(address, record.key)
             if kept is None or kept.is_final:
                 return False
-            if await self._write(address, record, kept, b"%b: 1\r\n%b" % (_FINAL, _headers(record))):
+            if await self._write(address, record, kept.sequence, b"%b: 1\r\n%b" % (_FINAL, _headers(record))):
                 return True
 
     async def store_again(self, address: str, message: bytes, record: Record, *, sender: str) -> None:
@@ -177,13 +167,13 @@ class NatsRecords(KeepsRecords):
         """Replace the final value of a record, because its message is stored again; raise if the value is not final."""
         kept = await self.read(address, record.key)
         headers = _headers(record, self._link(record))
-        if kept is None or not kept.is_final or not await self._write(address, record, kept, headers):
+        if kept is None or not kept.is_final or not await self._write(address, record, kept.sequence, headers):
             message = "the record is gone, or its message is already stored"
             raise CallError(ErrorCode.UNAVAILABLE, message, _NOT_EXECUTED)
 
-    async def _write(self, address: str, record: Record, kept: KeptRecord, headers: bytes) -> bool:
-        """Replace a record, unless it has changed since it was read; return whether it was replaced."""
-        expected = b"Nats-Expected-Last-Subject-Sequence: %d\r\n" % kept.sequence
+    async def _write(self, address: str, record: Record, sequence: int, headers: bytes) -> bool:
+        """Write a record if it still has this sequence number, 0 for no record; return whether it was written."""
+        expected = b"Nats-Expected-Last-Subject-Sequence: %d\r\n" % sequence
         subject = self._subjects.record(address, record.key)
         answer = await self.jetstream.request(subject, record.body, headers=expected + headers)
         if answer.error is not None and answer.error.err_code != _WRONG_SEQUENCE:
@@ -231,7 +221,7 @@ class NatsRecords(KeepsRecords):
         # Messages come under their own subject, so they need a separate subscription.
         self._fetches += 1
         inbox = b"%b.records.%d" % (self.jetstream.client.replies.inbox, self._fetches)
-        stop = self.jetstream.client.subscribe(inbox, full=came)
+        stop = self.jetstream.client.subscribe(inbox, whole(came))
         try:
             if not self.jetstream.client.publish(publish(subject, options, inbox)):
                 raise _unreachable("there is no connection to the NATS server")
@@ -250,7 +240,7 @@ class NatsRecords(KeepsRecords):
             if header_of(message.headers, _FINAL):
                 changed()
 
-        return self.jetstream.client.subscribe(self._subjects.record(address, key), full=came)
+        return self.jetstream.client.subscribe(self._subjects.record(address, key), whole(came))
 
 
 def _headers(record: Record, link: bytes = b"") -> bytes:

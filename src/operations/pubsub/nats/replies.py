@@ -16,6 +16,10 @@ Sent = tuple[bytes, Undelivered]
 """The subject of a message, and its `undelivered` callback."""
 
 
+class Interrupted(str):
+    """The reason why a request has no response: the connection was lost, and the request may have been handled."""
+
+
 class Replies:
     """The messages and requests that may still get a reply, by the number at the end of their reply subject."""
 
@@ -85,13 +89,15 @@ class Replies:
         return found
 
     def lost(self, reason: str) -> None:
-        """Handle the loss of the connection: report messages that were never written as undelivered."""
+        """Handle the loss of the connection: messages that were never written are undelivered, requests interrupted."""
         sent, self.sent = self.sent, {}
+        requests, self._requests = self._requests, {}
         self.pinged.clear()
-        self._requests.clear()
         for number, (_, undelivered) in sent.items():
             if number > self.written:
                 undelivered(reason)
+        for _, _, undelivered in requests.values():
+            undelivered(Interrupted(reason))
 
 
 def _number(token: bytes) -> int:

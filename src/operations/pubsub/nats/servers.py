@@ -14,10 +14,17 @@ from urllib.parse import unquote
 import msgspec
 
 from operations.errors import CallError, ErrorCode
-from operations.pubsub.connection_errors import reason_of, untrusted
+from operations.pubsub.connection_errors import (
+    has_no_tls,
+    is_reachable,
+    plain_reply,
+    reason_of,
+    untrusted,
+    uses_tls,
+    wrong_protocol,
+)
 from operations.pubsub.nats.connection import NatsConnection
 from operations.pubsub.nats.credentials import Credentials, read_credentials, read_seed
-from operations.pubsub.tls_probe import has_no_tls, is_reachable, plain_reply, uses_tls, wrong_protocol
 from operations.pubsub.urls import hosts_and_ports, wrong_address
 
 

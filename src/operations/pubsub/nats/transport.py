@@ -8,7 +8,10 @@ import functools
 import itertools
 import logging
 import os
-from collections.abc import Callable
+import ssl
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -20,16 +23,16 @@ from operations.pubsub.nats.connection import NatsConnection
 from operations.pubsub.nats.durable_queues import DurableQueues
 from operations.pubsub.nats.parser import DuplicateFilter, unbatch
 from operations.pubsub.nats.replies import Replies
-from operations.pubsub.nats.servers import NatsServer, NatsSettings, ServerPool, diagnose, open_connection
+from operations.pubsub.nats.servers import NatsServer, ServerPool, diagnose, open_connection, read_settings
 from operations.pubsub.nats.subjects import Arrivals, Subjects
 from operations.pubsub.nats.wire import (
     NatsMessage,
-    ReceiveData,
-    ReceiveMessage,
+    Receiver,
     ServerInfo,
     publish,
     subscribe,
     unsubscribe,
+    whole,
 )
 from operations.pubsub.protocols import (
     HEARTBEAT_SECONDS,
@@ -39,15 +42,9 @@ from operations.pubsub.protocols import (
     Capabilities,
     DeliveryRefused,
     Flushes,
-    KeepsRecords,
-    Part,
     Receive,
-    Record,
     ReportsBacklog,
     Stop,
-    Stores,
-    StoresKeys,
-    Take,
     Undelivered,
 )
 from operations.pubsub.reconnect import ReconnectingTransport
@@ -60,33 +57,38 @@ _HARMLESS = ("inbox.", "peer.", "control.")
 """Addresses of messages that are buffered while there is no connection: receiving them twice does no harm."""
 
 
-class Subscription:
+class Subscription(NamedTuple):
     """One subscription, renewed at each connection."""
 
-    __slots__ = ("full", "group", "receive", "sid", "subject")
-
-    def __init__(
-        self, sid: bytes, subject: bytes, group: bytes, receive: ReceiveData | None, full: ReceiveMessage | None
-    ) -> None:
-        self.sid = sid
-        self.subject = subject
-        self.group = group
-        self.receive = receive
-        self.full = full
+    sid: bytes
+    subject: bytes
+    group: bytes
+    receive: Receiver
 
 
-class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsBacklog):
-    """A peer's connection to a NATS bus: `async with connect("nats://…") as transport:`.
+class NatsTransport(ReconnectingTransport, Flushes, ReportsBacklog):
+    """A peer's connection to a NATS bus: `async with NatsTransport("nats://a,nats://b", user=…, password=…) as bus:`.
 
     Entering the block waits for the first connection. It raises an error if the server refuses the credentials, and
     keeps trying while the server does not respond. A lost connection is replaced by a connection to any server of the
     cluster. Until then requests are undelivered; responses and aborts are buffered, since repeating them is harmless.
+
+    `credentials` is a `.creds` file, `nkey_seed` a seed or a file that contains one. `name` is this peer's token in
+    subjects; by default the user's name.
     """
 
     def __init__(
         self,
-        settings: NatsSettings,
+        url: str = "nats://127.0.0.1:4222",
         *,
+        servers: Iterable[str] = (),
+        user: str | None = None,
+        password: str | None = None,
+        token: str | None = None,
+        credentials: str | Path | None = None,
+        nkey_seed: str | Path | None = None,
+        tls: ssl.SSLContext | None = None,
+        tls_first: bool = False,
         name: str | None = None,
         prefix: str = "calls.v1",
         trusted: bool = False,
@@ -100,6 +102,17 @@ class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsB
         super().__init__(server="NATS", shortest_delay=shortest_delay, longest_delay=longest_delay)
         check_seconds(heartbeat=heartbeat, timeout=timeout, ack_wait=ack_wait)
         check_counts(replicas=replicas)
+        settings = read_settings(
+            url,
+            servers=servers,
+            user=user,
+            password=password,
+            token=token,
+            credentials=credentials,
+            nkey_seed=nkey_seed,
+            tls=tls,
+            tls_first=tls_first,
+        )
         self._subjects = Subjects(prefix, name or settings.user or "anyone")
         self.peer = f"{self._subjects.name}.{os.urandom(16).hex()}"
         self.capabilities = Capabilities(
@@ -134,18 +147,11 @@ class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsB
         self._retiring: NatsConnection | None = None
         """The connection to a server that is about to shut down, while the transport moves to another one."""
         self._moving: asyncio.Task[None] | None = None
-        self.subscribe(inbox + b".*", full=self._replied)
+        self.subscribe(inbox + b".*", whole(self._replied))
         self._sizing = BatchSizing()
         self._queues = DurableQueues(self, self._subjects, ack_wait=ack_wait, replicas=replicas)
-        self._records = self._queues.records
+        self._parts = (self._queues, self._queues.records, self)
         self._heartbeat_timer: asyncio.TimerHandle | None = None
-
-    def optional(self, kind: type[Part]) -> Part | None:
-        """Return the object that implements an optional Protocol, or None.
-
-        For `KeepsRecords` it is a separate object, for any other Protocol this transport itself.
-        """
-        return self._records if kind is KeepsRecords and isinstance(self._records, kind) else super().optional(kind)
 
     @property
     def is_up(self) -> bool:
@@ -183,10 +189,10 @@ class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsB
     def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
         """Receive the messages to `address`; the listeners of one group, on all machines, share them."""
         receiver = self._receiver(address, receive)
-        stop = self.subscribe(self._subjects.filter(address), group or "", receiver)
+        stop = self.subscribe(self._subjects.filter(address), receiver, group or "")
         if group is None or not address.startswith("work."):
             return stop
-        stop_direct = self.subscribe(self._subjects.direct_filter(address, self.peer), receive=receiver)
+        stop_direct = self.subscribe(self._subjects.direct_filter(address, self.peer), receiver)
 
         def stop_both() -> None:
             stop()
@@ -194,8 +200,8 @@ class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsB
 
         return stop_both
 
-    def _receiver(self, address: str, receive: Receive) -> ReceiveData:
-        """Return a function that passes each message to `receive`.
+    def _receiver(self, address: str, receive: Receive) -> Receiver:
+        """Return a receiver that passes each message to `receive`.
 
         It splits batches of messages, which arrive only at the addresses `inbox.…` and `work.…`.
         """
@@ -204,38 +210,7 @@ class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsB
             return unbatch(receive, arrivals)
         if address.startswith("inbox."):
             return unbatch(receive, arrivals, self._sizing.marks.append)
-        return lambda data, subject: receive(data, arrivals[subject])
-
-    def store(
-        self,
-        address: str,
-        message: bytes,
-        *,
-        key: str,
-        stored: Callable[[], None],
-        undelivered: Undelivered,
-        record: Record | None = None,
-    ) -> None:
-        """Keep a message in JetStream until it is handled."""
-        self._queues.store(address, message, key, stored, undelivered, record)
-
-    def take(self, address: str, take: Take, *, limit: int) -> Stop:
-        """Take the messages that JetStream stores at an address, at most `limit` at a time."""
-        return self._queues.take(address, take, limit)
-
-    async def store_key(self, key: str, seconds: float, entry: str = "") -> bool:
-        """Store a key for all peers of the bus; return False if it is already stored for another entry.
-
-        Without JetStream, do nothing.
-        """
-        return await self._queues.store_key(key, seconds, entry) if self.capabilities.durable else True
-
-    def delete_key(self, key: str, entry: str = "") -> None:
-        """Do nothing: a key never prevents its own message from being taken again.
-
-        A released message keeps the entry for which its key is stored. A message that is stored again has no entry, so
-        its key is not checked.
-        """
+        return lambda words, headers, data: receive(data, arrivals[words[0]])
 
     async def flush(self) -> None:
         """Return once the server has processed everything that was sent, and all its earlier messages were received."""
@@ -258,11 +233,6 @@ class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsB
         """Abort the connection, to test faults; the transport reconnects."""
         if self._connection is not None:
             self._connection.abort(reason)
-
-    @property
-    def max_payload(self) -> int:
-        """The largest message, with its headers, that the server accepts."""
-        return self.capabilities.max_payload or 0
 
     def publish(self, data: bytes) -> bool:
         """Send bytes of the client protocol; return False without a connection."""
@@ -295,28 +265,22 @@ class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsB
             return f"there is no connection to the NATS server: {self._why_down or 'not connected yet'}"
         return DeliveryRefused(f"a message of {len(message):,} bytes is larger than the server accepts")
 
-    def subscribe(
-        self, subject: bytes, group: str = "", receive: ReceiveData | None = None, full: ReceiveMessage | None = None
-    ) -> Stop:
-        """Subscribe to a subject, on this connection and on later ones.
-
-        `receive` is called with the data and the subject of each message, or `full` with the whole message.
-        """
-        subscription = Subscription(b"%d" % next(self._sids), subject, group.encode(), receive, full)
+    def subscribe(self, subject: bytes, receive: Receiver, group: str = "") -> Stop:
+        """Subscribe to a subject, on this connection and on later ones."""
+        subscription = Subscription(b"%d" % next(self._sids), subject, group.encode(), receive)
         self._subscriptions[subscription.sid] = subscription
         if self._connection is not None:
             self._attach(self._connection, subscription)
         return lambda: self._unsubscribe(subscription)
 
     def _attach(self, connection: NatsConnection, subscription: Subscription) -> None:
-        self._set_receiver(connection, subscription)
+        connection.reader.receivers[subscription.sid] = subscription.receive
         connection.buffer.send(subscribe(subscription.subject, subscription.sid, subscription.group))
 
-    def _set_receiver(self, connection: NatsConnection, subscription: Subscription) -> None:
-        if subscription.receive is not None:
-            connection.reader.plain[subscription.sid] = subscription.receive
-        elif subscription.full is not None:
-            connection.reader.full[subscription.sid] = subscription.full
+    def _stop_filtering(self, connection: NatsConnection) -> None:
+        """End the filter for duplicates on a connection."""
+        for subscription in self._subscriptions.values():
+            connection.reader.receivers[subscription.sid] = subscription.receive
 
     def _unsubscribe(self, subscription: Subscription) -> None:
         if self._subscriptions.pop(subscription.sid, None) is None:
@@ -364,7 +328,9 @@ class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsB
 
     async def _open_connection(self, server: NatsServer, old: NatsConnection | None = None) -> NatsConnection:
         """Connect and subscribe; a message that arrives on this connection and on `old` is received once."""
-        connection = NatsConnection(self, self._next_replies(), self._sizing)
+        # During a move to another server, the present connection still uses `self.replies`.
+        replies = self.replies if self._connection is None else Replies(self.replies.inbox)
+        connection = NatsConnection(self, replies, self._sizing)
         await open_connection(
             connection, server, self._settings, name=self.peer, host=self._pool.host, timeout=self._timeout
         )
@@ -394,7 +360,7 @@ class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsB
     def _use(self, connection: NatsConnection) -> None:
         """Send through a connection from now on."""
         for subscription in self._subscriptions.values():
-            if subscription.sid not in connection.reader.plain and subscription.sid not in connection.reader.full:
+            if subscription.sid not in connection.reader.receivers:
                 self._attach(connection, subscription)
         self._connection = connection
         self.congestion_changed()
@@ -425,8 +391,7 @@ class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsB
             connection.abort("the server is about to shut down")
         except CallError:
             pass
-        for subscription in self._subscriptions.values():
-            self._set_receiver(old, subscription)
+        self._stop_filtering(old)
         return None
 
     async def _replace(self, old: NatsConnection, connection: NatsConnection) -> None:
@@ -451,12 +416,7 @@ class NatsTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsB
         finally:
             old.abort("moved to another server")
             self._retiring = None
-            for subscription in self._subscriptions.values():
-                self._set_receiver(connection, subscription)
-
-    def _next_replies(self) -> Replies:
-        """Return the `Replies` of a new connection: `self.replies`, or a new object during a move to another server."""
-        return self.replies if self._connection is None else Replies(self.replies.inbox)
+            self._stop_filtering(connection)
 
     def _all_replies(self) -> list[Replies]:
         return [self.replies] if self._retiring is None else [self.replies, self._retiring.buffer.replies]

@@ -58,9 +58,23 @@ class ServerEvents(Protocol):
 
 Rest = Iterator[object]
 """The unhandled messages of a batch: each step handles one."""
-ReceiveData = Callable[[bytes, bytes], Rest | None]
-"""Called with the data and the subject of a message; returns the messages that are still to be handled, if any."""
+Receiver = Callable[[list[bytes], bytes, bytes], Rest | None]
+"""Called with the words of a message's first line, its headers and its data.
+
+The words are the subject, the id of the subscription, the reply subject if there is one, and the size. The result is
+the messages that are still to be handled, if any.
+"""
 ReceiveMessage = Callable[[NatsMessage], None]
+
+
+def whole(receive: ReceiveMessage) -> Receiver:
+    """Return a receiver that passes each message to `receive` as a NatsMessage."""
+
+    def deliver(words: list[bytes], headers: bytes, data: bytes) -> None:
+        reply = words[2] if len(words) > 3 else None
+        receive(NatsMessage(words[0], reply, status_of(headers), headers, data))
+
+    return deliver
 
 
 def status_of(headers: bytes) -> int | None:

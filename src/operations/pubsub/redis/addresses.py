@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from operations.pubsub.urls import PORTS, read_host_and_port, wrong_address
+from operations.pubsub.urls import hosts_and_ports, wrong_address
 
 Arrangement = Literal["single", "sentinel", "cluster"]
 _ARRANGEMENTS: dict[str, Arrangement] = {"": "single", "sentinel": "sentinel", "cluster": "cluster"}
@@ -53,7 +53,8 @@ def parse_address(url: str) -> RedisAddress:
     scheme, separator, rest = url.partition("://")
     if not separator:
         raise wrong_address(url, f"it is not a Redis URL: {_EXPECTED}")
-    base, _, arranged = scheme.lower().partition("+")
+    scheme = scheme.lower().replace("valkey", "redis")
+    base, _, arranged = scheme.partition("+")
     rest, _, query = rest.partition("?")
     options = dict(urllib.parse.parse_qsl(query))
     login, _, place = rest.rpartition("@")
@@ -70,33 +71,23 @@ def parse_address(url: str) -> RedisAddress:
             raise wrong_address(url, "it has no socket path: expected unix:///path/to/redis.sock")
         socket = RedisNode(f"/{place.lstrip('/')}", 0)
         return msgspec.structs.replace(known, nodes=(socket,), database=_number(options.get("db", "0"), url))
-    if base not in ("redis", "rediss", "valkey", "valkeys") or arranged not in _ARRANGEMENTS:
+    if base not in ("redis", "rediss") or arranged not in _ARRANGEMENTS:
         raise wrong_address(url, f"unknown scheme {scheme!r}: {_EXPECTED}")
-    known = msgspec.structs.replace(known, arrangement=_ARRANGEMENTS[arranged], tls=base in ("rediss", "valkeys"))
-    return _arrange(known, place, options, url)
+    nodes = tuple(RedisNode(*each) for each in hosts_and_ports(f"{scheme}://{rest}"))
+    known = msgspec.structs.replace(known, nodes=nodes, arrangement=_ARRANGEMENTS[arranged], tls=base == "rediss")
+    return _read_path(known, place.partition("/")[2], options, url)
 
 
-def _arrange(known: RedisAddress, place: str, options: dict[str, str], url: str) -> RedisAddress:
-    arrangement = known.arrangement
-    hosts, *path = place.split("/")
-    service = path.pop(0) if arrangement == "sentinel" and path else ""
+def _read_path(known: RedisAddress, rest: str, options: dict[str, str], url: str) -> RedisAddress:
+    """Return the address with the service and the database that the path of its URL contains."""
+    arrangement, path = known.arrangement, rest.split("/")
+    service = path.pop(0) if arrangement == "sentinel" else ""
     if arrangement == "sentinel" and not service:
         raise wrong_address(url, "it has no service: expected redis+sentinel://host:26379/service")
     database = _number(path[0] if path and path[0] else options.get("db", "0"), url)
     if arrangement == "cluster" and database:
         raise wrong_address(url, "a Redis cluster has only the database 0")
-    port = PORTS["redis+sentinel" if arrangement == "sentinel" else "redis"]
-    return msgspec.structs.replace(
-        known,
-        nodes=tuple(_node(host, port, url) for host in hosts.split(",")),
-        database=database,
-        service=service,
-    )
-
-
-def _node(text: str, default: int, url: str) -> RedisNode:
-    host, port = read_host_and_port(text, default, url)
-    return RedisNode(host or "127.0.0.1", port)
+    return msgspec.structs.replace(known, database=database, service=service)
 
 
 def _number(text: str, url: str) -> int:

@@ -5,16 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from operations.errors import CallError, ErrorCode
-from operations.pubsub.connection_errors import UNSUPPORTED, require_extra, untrusted
+from operations.pubsub.connection_errors import require_extra
 from operations.pubsub.protocols import CONGESTED_BYTES
-from operations.pubsub.redis.addresses import RedisAddress, RedisNode
-from operations.pubsub.tls_probe import has_no_tls, is_reachable, plain_reply, uses_tls, wrong_protocol
 
 try:
     import hiredis
@@ -34,13 +30,14 @@ def pack(*command: bytes) -> bytes:
 
 _NOTHING = object()
 _REFUSALS = ("NOPERM", "WRONGPASS", "NOAUTH", "ACL failure", "can't run this command", "can't access")
-_CONNECT_SECONDS = 5.0
+CONNECT_SECONDS = 5.0
+"""Seconds within which a server has to accept a connection, and to reply to the commands of its beginning."""
 SILENT_BEATS = 3
 """How many heartbeats a server may be silent before it counts as lost."""
 
 
-class RedisConnectionOwner(Protocol):
-    """Interface that the user of a connection implements."""
+class RedisListener(Protocol):
+    """Interface that the user of connections implements."""
 
     def begin_reading(self) -> None:
         """Called before the replies of one read are handled; `end_reading` is called after the last of them."""
@@ -52,21 +49,22 @@ class RedisConnectionOwner(Protocol):
         """Handle a message of a channel."""
 
     def congestion_changed(self) -> None:
-        """Handle a change of the connection's `is_congested`."""
-
-    def lost(self, connection: RedisConnection, reason: str) -> None:
-        """Handle the loss of the connection; not called after `close`."""
+        """Handle a change of the `is_congested` of a connection."""
 
 
 class RedisConnection(asyncio.Protocol):
-    """A pipeline of commands, each with a callback for its reply."""
+    """A pipeline of commands, each with a callback for its reply.
 
-    def __init__(self, owner: RedisConnectionOwner) -> None:
+    `lost` is called with the reason when the connection is lost, but not after `close`.
+    """
+
+    def __init__(self, listener: RedisListener, lost: Callable[[str], None]) -> None:
         self.server: dict[str, Any] = {}
         """The server's reply to HELLO: version, role, the id of this connection."""
         self.is_congested = False
         """Whether more than `CONGESTED_BYTES` are unsent."""
-        self._owner = owner
+        self._listener = listener
+        self._lost = lost
         self._reader = hiredis.Reader(notEnoughData=_NOTHING)
         self._transport: Any = None
         self._waiting: deque[tuple[OnReply | None, bytes | None]] = deque()
@@ -108,11 +106,11 @@ class RedisConnection(asyncio.Protocol):
         self.put(command, then)
         self.flush()
 
-    async def ask(self, *command: str | bytes | int) -> Reply:
-        """Send one command and wait for its reply; an error of the server is raised."""
+    async def ask(self, *command: str | bytes | int, within: float = CONNECT_SECONDS) -> Reply:
+        """Send one command and wait for its reply, at most `within` seconds; an error of the server is raised."""
         answered: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self.run(pack(*map(_bytes, command)), lambda reply: None if answered.done() else answered.set_result(reply))
-        await asyncio.wait((answered, self._gone), timeout=_CONNECT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((answered, self._gone), timeout=within, return_when=asyncio.FIRST_COMPLETED)
         if not answered.done():
             raise ConnectionError(self._reason or "the server does not respond")
         reply = answered.result()
@@ -135,20 +133,19 @@ class RedisConnection(asyncio.Protocol):
         return commands
 
     def abort(self, reason: str) -> None:
-        """Abort the connection immediately; its owner is notified."""
+        """Abort the connection immediately; `lost` is called."""
         if self.is_open:
             self._reason = self._reason or reason
             self._transport.abort()
 
     async def close(self, *, within: float = 1.0) -> None:
-        """Wait until every command was answered, then close; the owner is not notified."""
+        """Wait until every command was answered, then close; `lost` is not called."""
         if not self.is_open:
             return
         self._reason = "closed"
         if within > 0 and not self.is_idle:
-            answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self.run(b"*1\r\n$4\r\nPING\r\n", lambda _: None if answered.done() else answered.set_result(None))
-            await asyncio.wait((answered, self._gone), timeout=within, return_when=asyncio.FIRST_COMPLETED)
+            with contextlib.suppress(OSError, ReplyError):
+                await self.ask("PING", within=within)
         self._transport.abort()
         await asyncio.wait((self._gone,), timeout=1.0)
 
@@ -160,24 +157,24 @@ class RedisConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Report congestion; called by asyncio when more than `CONGESTED_BYTES` are unsent."""
         self.is_congested = True
-        self._owner.congestion_changed()
+        self._listener.congestion_changed()
 
     def resume_writing(self) -> None:
         """Report the end of congestion; called by asyncio when most of the unsent bytes are sent."""
         self.is_congested = False
-        self._owner.congestion_changed()
+        self._listener.congestion_changed()
 
     def data_received(self, data: bytes) -> None:
         """Handle the replies and channel messages of a read; called by asyncio."""
         self._silent = 0
         reader, waiting = self._reader, self._waiting
-        self._owner.begin_reading()
+        self._listener.begin_reading()
         try:
             reader.feed(data)
             while (reply := reader.gets()) is not _NOTHING:
                 if type(reply) is hiredis.PushNotification:
                     if reply[0] == b"message":
-                        self._owner.pushed(reply[1], reply[2])
+                        self._listener.pushed(reply[1], reply[2])
                         continue
                     if reply[0] not in (b"subscribe", b"unsubscribe"):
                         continue
@@ -191,15 +188,15 @@ class RedisConnection(asyncio.Protocol):
         except hiredis.ProtocolError as error:
             self.abort(f"the server does not use RESP3: {error}")
         finally:
-            self._owner.end_reading()
+            self._listener.end_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Report the loss of the connection to the owner; called by asyncio."""
+        """Report the loss of the connection; called by asyncio."""
         if not self._gone.done():
             self._gone.set_result(None)
         if self._reason != "closed":
             self._reason = self._reason or (f"{exc}" if exc is not None else "the server closed the connection")
-            self._owner.lost(self, self._reason)
+            self._lost(self._reason)
 
 
 class Script:
@@ -231,75 +228,8 @@ class Script:
         connection.run(pack(b"SCRIPT", b"LOAD", self.source))
 
 
-async def open_connection(
-    node: RedisNode,
-    owner: RedisConnectionOwner,
-    address: RedisAddress,
-    *,
-    tls: ssl.SSLContext | None,
-    name: str,
-    sentinel: bool = False,
-) -> RedisConnection:
-    """Connect and authenticate; raise `ACCESS_DENIED` for refused credentials, OSError for an unreachable server."""
-    loop = asyncio.get_running_loop()
-    connection = RedisConnection(owner)
-    try:
-        async with asyncio.timeout(_CONNECT_SECONDS):
-            if node.port:
-                await loop.create_connection(
-                    lambda: connection, node.host, node.port, ssl=tls, server_hostname=node.host if tls else None
-                )
-            else:
-                await loop.create_unix_connection(lambda: connection, node.host)
-    except ssl.SSLCertVerificationError as error:
-        raise untrusted(f"Redis at {node}", error) from error
-    except TimeoutError:
-        to = " to a TLS handshake" if tls else ""
-        raise ConnectionError(f"no response{to} within {_CONNECT_SECONDS:g} s") from None
-    try:
-        await _authenticate(connection, address, name, sentinel=sentinel)
-    except BaseException:
-        with contextlib.suppress(Exception):
-            await connection.close(within=0)
-        raise
-    return connection
-
-
-async def _authenticate(connection: RedisConnection, address: RedisAddress, name: str, *, sentinel: bool) -> None:
-    username = address.sentinel_username if sentinel else address.username
-    password = address.sentinel_password if sentinel else address.password
-    login = ("AUTH", username or "default", password) if password is not None else ()
-    try:
-        reply = await connection.ask("HELLO", "3", *login, "SETNAME", name)
-    except ReplyError as error:
-        text = str(error)
-        if is_refusal(error):
-            raise CallError(ErrorCode.ACCESS_DENIED, f"Redis refused the connection: {text}") from None
-        if text.startswith(("ERR unknown command", "NOPROTO")):
-            details = {"executed": "no", "reason": UNSUPPORTED}
-            raise CallError(ErrorCode.UNAVAILABLE, f"Redis 6.2 or later is needed: {text}", details) from None
-        raise ConnectionError(text) from error
-    connection.server = {key.decode(): _text(value) for key, value in dict(reply).items()}
-    if address.database and not sentinel:
-        try:
-            await connection.ask("SELECT", address.database)
-        except ReplyError as error:
-            message = f"Redis refused database {address.database}: {error}"
-            raise CallError(ErrorCode.UNAVAILABLE, message, {"executed": "no", "reason": UNSUPPORTED}) from None
-
-
-async def diagnose(address: RedisAddress, error: Exception) -> CallError | None:
-    """Return the permanent error behind a failed connection: TLS is expected but not used, or the reverse."""
-    if not is_reachable(error) or isinstance(error.__cause__ or error, ReplyError):
-        return None
-    for host, port in ((node.host, node.port) for node in address.nodes if node.port):
-        where = f"Redis at {host}:{port}"
-        if not address.tls:
-            if await uses_tls(host, port):
-                return wrong_protocol(where, "the server uses TLS: use a rediss:// address instead of redis://")
-        elif has_no_tls(error) and (await plain_reply(host, port, b"PING\r\n")).startswith((b"+", b"-")):
-            return wrong_protocol(where, "the server does not use TLS: use a redis:// address instead of rediss://")
-    return None
+NOW = "local t = redis.call('TIME'); local now = t[1] * 1000 + math.floor(t[2] / 1000)\n"
+"""A Lua statement that defines `now`: the server's time in epoch milliseconds."""
 
 
 def is_refusal(reply: Reply) -> bool:
@@ -319,7 +249,3 @@ def _if_allowed(again: Reply, first: Reply) -> Reply:
 
 def _bytes(value: str | bytes | int) -> bytes:
     return value if isinstance(value, bytes) else str(value).encode()
-
-
-def _text(value: Any) -> Any:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value

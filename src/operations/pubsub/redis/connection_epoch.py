@@ -5,31 +5,36 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import ssl
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Coroutine, Sequence
+from typing import Any, Protocol
 
-from operations.pubsub.redis.addresses import RedisAddress, RedisNode
-from operations.pubsub.redis.connection import OnReply, RedisConnection, ReplyError, Script, open_connection
-from operations.pubsub.redis.topology import Topology, TopologyFinder, check_role
+from operations.pubsub.protocols import Receive, Stop
+from operations.pubsub.redis.addresses import RedisKeys, RedisNode
+from operations.pubsub.redis.connection import OnReply, RedisConnection, RedisListener, ReplyError, Script, pack
+from operations.pubsub.redis.servers import RedisServers, Topology, check_role
 
 _FATAL = ("READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "UNBLOCKED")
 
 
-class EpochListener(Protocol):
-    """Interface that the user of an epoch implements."""
+class RedisBus(Protocol):
+    """The part of the transport that queues, streams and records use."""
 
-    def begin_reading(self) -> None:
-        """Called before messages are handled."""
+    epoch: ConnectionEpoch | None
+    keys: RedisKeys
+    peer: str
+    heartbeat: float
 
-    def end_reading(self) -> None:
-        """Called after the messages were handled."""
+    def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
+        """Receive the messages to an address."""
 
-    def pushed(self, channel: bytes, message: bytes) -> None:
-        """Handle a message of a channel."""
+    def write(self) -> None:
+        """Write the buffered messages."""
 
-    def congestion_changed(self) -> None:
-        """Handle a change of the epoch's `is_congested`."""
+    def worked(self, *, quickly: bool) -> None:
+        """Called when the taken requests have been handled; `quickly` if that took little time."""
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a task that ends with the transport."""
 
 
 class ConnectionEpoch:
@@ -38,22 +43,12 @@ class ConnectionEpoch:
     The loss of any of them ends them all, because messages in flight may be lost.
     """
 
-    def __init__(
-        self,
-        listener: EpochListener,
-        address: RedisAddress,
-        finder: TopologyFinder,
-        tls: ssl.SSLContext | None,
-        name: str,
-    ) -> None:
+    def __init__(self, listener: RedisListener, servers: RedisServers) -> None:
         self.reason = ""
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.topology = Topology(address.nodes)
+        self.topology = Topology(())
         self._listener = listener
-        self._address = address
-        self._finder = finder
-        self._tls = tls
-        self._name = name
+        self._servers = servers
         self._masters: dict[RedisNode, RedisConnection] = {}
         self._blocking: dict[RedisConnection, RedisNode] = {}
         self._flushes = False
@@ -77,15 +72,15 @@ class ConnectionEpoch:
 
     async def begin(self) -> None:
         """Find the servers and connect to them all."""
-        self.topology = await self._finder.find()
+        self.topology = await self._servers.find()
         for node in self.topology.masters:
-            self._masters[node] = await self._dial(node)
+            self._masters[node] = await self._servers.connect(node, self._listener, self.end)
             check_role(self._masters[node], node)
 
     async def open_blocking(self, key: bytes) -> RedisConnection:
         """Open one more connection to the server that has a key, for blocking commands."""
         node = self.topology.node(key)
-        connection = await self._dial(node)
+        connection = await self._servers.connect(node, self._listener, self.end)
         if not self.is_active:
             await connection.close(within=0)
             raise ConnectionError(self.reason)
@@ -97,12 +92,11 @@ class ConnectionEpoch:
         self._blocking.pop(connection, None)
         await connection.close(within=0)
 
-    def non_blocking(self, blocking: RedisConnection) -> RedisConnection:
-        """Return the connection to the same server that does not block."""
-        return self._masters[self._blocking[blocking]]
-
-    async def _dial(self, node: RedisNode) -> RedisConnection:
-        return await open_connection(node, self, self._address, tls=self._tls, name=self._name)
+    def unblock(self, blocking: RedisConnection) -> None:
+        """Make the server reply to the blocking command of a connection."""
+        if blocking.is_open and self.is_active:
+            command = pack(b"CLIENT", b"UNBLOCK", b"%d" % blocking.server["id"])
+            self._masters[self._blocking[blocking]].run(command)
 
     def connection_for(self, key: bytes) -> RedisConnection:
         """Return the connection to the server that has a key."""
@@ -168,33 +162,13 @@ class ConnectionEpoch:
         for connection in [*self._masters.values(), *self._blocking]:
             connection.beat()
 
-    def begin_reading(self) -> None:
-        """Called before a connection handles replies."""
-        self._listener.begin_reading()
-
-    def end_reading(self) -> None:
-        """Called after the replies were handled."""
-        self._listener.end_reading()
-
-    def pushed(self, channel: bytes, message: bytes) -> None:
-        """Handle a message of a channel."""
-        self._listener.pushed(channel, message)
-
     @property
     def is_congested(self) -> bool:
         """Whether many bytes are unsent to one of the servers."""
         return any(connection.is_congested for connection in self._masters.values())
 
-    def congestion_changed(self) -> None:
-        """Forward a change of congestion."""
-        self._listener.congestion_changed()
-
-    def lost(self, connection: RedisConnection, reason: str) -> None:
-        """End the epoch: one connection is lost."""
-        self.end(reason)
-
     def end(self, reason: str) -> None:
-        """End the epoch; its connections are lost or being closed."""
+        """End the epoch: one connection is lost, or all of them are being closed."""
         if not self.ended.done():
             self.reason = reason
             self.ended.set_result(None)

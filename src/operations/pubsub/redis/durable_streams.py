@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from operations.errors import CallError
@@ -13,6 +13,8 @@ from operations.pubsub.protocols import (
     Arrival,
     Record,
     Stop,
+    Stores,
+    StoresKeys,
     Take,
     TooManyRecords,
     Undelivered,
@@ -26,21 +28,23 @@ from operations.pubsub.redis.connection import (
     is_refusal,
     pack,
 )
-from operations.pubsub.redis.connection_epoch import ConnectionEpoch
-from operations.pubsub.redis.queue_reader import unblock
+from operations.pubsub.redis.connection_epoch import ConnectionEpoch, RedisBus
 from operations.pubsub.redis.records import (
     ADD,
+    DEAD_LETTER,
+    DEAD_LETTER_RECORDED,
+    DONE,
     NOTE_RECORDED,
-    RELEASE_RECORDED,
+    RELEASE,
+    SETTLE_RECORDED,
+    STORE_RECORDED,
     TOO_MANY,
     ask_script,
-    dead_letter_recorded,
     explain,
     list_namespace,
-    settle_recorded,
-    store_recorded,
+    record_arguments,
+    record_keys,
 )
-from operations.pubsub.redis.request_queues import QueueTransport
 
 _log = logging.getLogger("operations")
 _DEDUP_MILLISECONDS = b"600000"
@@ -89,18 +93,6 @@ _CLAIM = Script(
 )
 """Claim requests that others held for too long. Key: stream; arguments: consumer, milliseconds, cursor, count."""
 
-_SETTLE = Script(
-    ADD + "if redis.call('XACK', KEYS[1], 'workers', ARGV[1]) == 0 then return 0 end\n"
-    "redis.call('XDEL', KEYS[1], ARGV[1])\n"
-    "if ARGV[2] == 'release' then add(KEYS[1], 'message', ARGV[3], 'before', ARGV[4])\n"
-    "elseif ARGV[2] == 'dead_letter' then\n"
-    "  redis.call('XADD', KEYS[2], 'MAXLEN', '~', '100000', '*', 'message', ARGV[3], 'reason', ARGV[4])\n"
-    "end\nreturn 1"
-)
-"""Settle a stored request. Keys: stream, dead letters; arguments: the request's id, `done`, `release` or `dead_letter`,
-the request, and a note: for `release` the number of earlier deliveries, for `dead_letter` the reason."""
-
-
 _STORE_KEY = Script(
     "local held = redis.call('HGET', KEYS[1], 'entry')\n"
     "if held then return held == ARGV[2] and held ~= '' and 1 or 0 end\n"
@@ -116,10 +108,10 @@ _DELETE_KEY = Script(
 """Delete a key, unless it is stored for another entry. Key: the key; argument: the entry, empty for any entry."""
 
 
-class DurableStreams:
-    """The streams that this peer stores requests in and takes them from."""
+class DurableStreams(Stores, StoresKeys):
+    """The streams that this peer stores requests in and takes them from, and the keys that all peers share."""
 
-    def __init__(self, bus: QueueTransport) -> None:
+    def __init__(self, bus: RedisBus) -> None:
         self._bus = bus
         self._readers: dict[str, DurableStreamReader] = {}
         self._listed: dict[str, ConnectionEpoch] = {}
@@ -129,6 +121,7 @@ class DurableStreams:
         self,
         address: str,
         message: bytes,
+        *,
         key: str,
         stored: Callable[[], None],
         undelivered: Undelivered,
@@ -151,13 +144,14 @@ class DurableStreams:
         if record is None:
             epoch.put(_STORE, (keys.stored, keys.seen(key)), (message, _DEDUP_MILLISECONDS), done)
         else:
-            store_recorded(epoch, keys, message, record, done)
+            arguments = (message, *record_arguments(record), b"%d" % record.most)
+            epoch.put(STORE_RECORDED, (keys.stored, *record_keys(keys, record), keys.owners), arguments, done)
             if self._listed.get(address) is not epoch:
                 self._listed[address] = epoch
                 list_namespace(epoch, self._bus.keys, address)
         epoch.flush_soon()
 
-    def take(self, address: str, take: Take, limit: int) -> Stop:
+    def take(self, address: str, take: Take, *, limit: int) -> Stop:
         """Take the requests that are stored at an address."""
         if address in self._readers:
             raise ValueError(f"this transport already receives stored messages at {address}")
@@ -172,15 +166,16 @@ class DurableStreams:
 
         return stop
 
-    async def store_key(self, key: bytes, seconds: float, entry: str) -> bool:
+    async def store_key(self, key: str, seconds: float, entry: str = "") -> bool:
         """Store a key for all peers of the bus; return False if it is already stored for another entry."""
-        arguments = (b"%d" % int(seconds * 1000), entry.encode())
-        return bool(await ask_script(self._bus.epoch, _STORE_KEY, (key,), arguments, "the record of requests"))
+        keys, arguments = (self._bus.keys.shared_key(key),), (b"%d" % int(seconds * 1000), entry.encode())
+        return bool(await ask_script(self._bus.epoch, _STORE_KEY, keys, arguments, "the record of requests"))
 
-    def delete_key(self, key: bytes, entry: str) -> None:
-        """Delete a key, unless it is stored for another entry."""
+    def delete_key(self, key: str, entry: str = "") -> None:
+        """Delete a key, unless it is stored for another entry; needed because a released message gets a new entry."""
         if self._bus.epoch is not None:
-            self._bus.epoch.put(_DELETE_KEY, (key,), (entry.encode(),), lambda reply: None)
+            keys = (self._bus.keys.shared_key(key),)
+            self._bus.epoch.put(_DELETE_KEY, keys, (entry.encode(),), lambda reply: None)
 
     def begin(self, epoch: ConnectionEpoch) -> None:
         """Begin to read, when the connection is established."""
@@ -199,10 +194,10 @@ class DurableStreamReader:
     One command may exceed the amount: the size of the requests that it will read is not known.
     """
 
-    def __init__(self, bus: QueueTransport, address: str, take: Take, limit: int) -> None:
+    def __init__(self, bus: RedisBus, address: str, take: Take, limit: int) -> None:
         self._bus = bus
         self._arrival = Arrival(address)
-        self._keys = bus.keys.of_namespace(address)
+        self.keys = bus.keys.of_namespace(address)
         self._take = take
         self._limit = limit
         self._held: dict[bytes, RedisDelivery] = {}
@@ -222,15 +217,15 @@ class DurableStreamReader:
         """Join the group, and read on a connection for blocking commands."""
         self._epoch = epoch
         self._asked = self._claiming = False
-        _STORE.load(epoch.connection_for(self._keys.stored))
-        epoch.put(_JOIN, (self._keys.stored,), (_SILENT_MILLISECONDS,), lambda reply: None)
+        _STORE.load(epoch.connection_for(self.keys.stored))
+        epoch.put(_JOIN, (self.keys.stored,), (_SILENT_MILLISECONDS,), lambda reply: None)
         list_namespace(epoch, self._bus.keys, self._arrival.address)
         epoch.flush()
         self._bus.spawn(self._open(epoch))
 
     async def _open(self, epoch: ConnectionEpoch) -> None:
         try:
-            self._connection = await epoch.open_blocking(self._keys.stored)
+            self._connection = await epoch.open_blocking(self.keys.stored)
         except (OSError, CallError) as error:
             epoch.end(str(error) or type(error).__name__)
             return
@@ -240,14 +235,14 @@ class DurableStreamReader:
         """Stop reading; this worker keeps the requests that it holds until they are settled."""
         self._stopped = True
         if self._epoch is not None and self._connection is not None and self._asked:
-            unblock(self._epoch, self._connection)
+            self._epoch.unblock(self._connection)
 
     def beat(self) -> None:
         """Renew the hold on requests, and claim those of dead workers."""
         epoch = self._epoch
         if epoch is None or not epoch.is_active:
             return
-        stream = self._keys.stored
+        stream = self.keys.stored
         consumer = self._bus.peer.encode()
         if self._held:
             epoch.connection_for(stream).run(pack(b"XCLAIM", stream, _GROUP, consumer, b"0", *self._held, b"JUSTID"))
@@ -263,11 +258,16 @@ class DurableStreamReader:
             return
         self._claiming = True
         idle = b"%d" % int(self._bus.heartbeat * SILENT_BEATS * 1000)
-        epoch.put(_CLAIM, (self._keys.stored,), (self._bus.peer.encode(), idle, self._cursor, b"1"), self._claimed)
+        epoch.put(_CLAIM, (self.keys.stored,), (self._bus.peer.encode(), idle, self._cursor, b"1"), self._claimed)
         epoch.flush()
 
-    def settle(self, delivery: RedisDelivery, becomes: bytes, note: bytes = b"", record: Record | None = None) -> None:
-        """Settle a request; without a connection the server is not notified and delivers the request again."""
+    def settle(
+        self, delivery: RedisDelivery, script: Script, keys: Iterable[bytes] = (), arguments: Iterable[bytes] = ()
+    ) -> None:
+        """Settle a request with a script, whose first key is the stream, and whose first argument the request's id.
+
+        Without a connection the server is not notified and delivers the request again.
+        """
         held = self._held.pop(delivery.id, None)
         if held is None:
             return
@@ -275,19 +275,9 @@ class DurableStreamReader:
         was_suspect = delivery.id == self._suspect
         if was_suspect:
             self._suspect = None
-        epoch, keys = self._bus.epoch, self._keys
+        epoch = self._bus.epoch
         if epoch is not None:
-            if record is not None and (delivery.record_key or becomes == b"done"):
-                settle_recorded(epoch, keys, delivery.id, record)
-            elif record is not None:
-                dead_letter_recorded(epoch, keys, delivery.id, delivery.message, note, record)
-            elif delivery.record_key and becomes == b"release":
-                arguments = (delivery.id, delivery.message, note, delivery.record_key.encode())
-                names = (keys.stored, keys.record(delivery.record_key))
-                epoch.put(RELEASE_RECORDED, names, arguments, lambda reply: None)
-            else:
-                arguments = (delivery.id, becomes, delivery.message, note)
-                epoch.put(_SETTLE, (keys.stored, keys.dead), arguments, lambda reply: None)
+            epoch.put(script, (self.keys.stored, *keys), (delivery.id, *arguments), lambda reply: None)
             epoch.flush_soon()
             if was_suspect:
                 self._claim(epoch)
@@ -298,7 +288,7 @@ class DurableStreamReader:
         epoch = self._bus.epoch
         if epoch is not None and delivery.id in self._held:
             arguments = (delivery.id, self._bus.peer.encode(), record.value)
-            names = (self._keys.stored, self._keys.record(record.key))
+            names = (self.keys.stored, self.keys.record(record.key))
             epoch.put(NOTE_RECORDED, names, arguments, lambda reply: None)
             epoch.flush_soon()
 
@@ -319,7 +309,7 @@ class DurableStreamReader:
         self._asked = True
         count = b"%d" % min(self._count, self._limit - len(self._held))
         wait = b"%d" % int(self._bus.heartbeat * 1000)
-        source = (b"COUNT", count, b"BLOCK", wait, b"STREAMS", self._keys.stored, b">")
+        source = (b"COUNT", count, b"BLOCK", wait, b"STREAMS", self.keys.stored, b">")
         command = pack(b"XREADGROUP", b"GROUP", _GROUP, self._bus.peer.encode(), *source)
         connection.run(command, lambda reply: self._read(epoch, reply))
 
@@ -347,7 +337,7 @@ class DurableStreamReader:
             epoch.end(text)
             return
         # A peer with access to the stream deleted or replaced it: create it again.
-        epoch.put(_JOIN, (self._keys.stored,), (_SILENT_MILLISECONDS,), lambda reply: self._ask())
+        epoch.put(_JOIN, (self.keys.stored,), (_SILENT_MILLISECONDS,), lambda reply: self._ask())
         epoch.flush()
 
     def _claimed(self, reply: Reply) -> None:
@@ -418,7 +408,15 @@ class RedisDelivery:
 
     def done(self, record: Record | None = None) -> None:
         """Delete the request: it was handled."""
-        self._reader.settle(self, b"done", record=record)
+        if record is None:
+            self._reader.settle(self, DONE)
+        else:
+            self._replace_record(record)
+
+    def _replace_record(self, record: Record) -> None:
+        keys = self._reader.keys
+        arguments = (*record_arguments(record), keys.changes)
+        self._reader.settle(self, SETTLE_RECORDED, record_keys(keys, record), arguments)
 
     def note(self, record: Record) -> None:
         """Replace the request's record."""
@@ -426,8 +424,18 @@ class RedisDelivery:
 
     def release(self) -> None:
         """Release the request for another worker; this delivery does not count."""
-        self._reader.settle(self, b"release", b"%d" % (self.number - 1))
+        keys = (self._reader.keys.record(self.record_key),)
+        arguments = (self.message, b"%d" % (self.number - 1), self.record_key.encode())
+        self._reader.settle(self, RELEASE, keys, arguments)
 
     def dead_letter(self, reason: str, record: Record | None = None) -> None:
         """Move the message to the dead letters, with the reason; `record`, if given, is stored as the dead letter."""
-        self._reader.settle(self, b"dead_letter", reason.encode(), record)
+        letter, keys = (self.message, reason.encode()), self._reader.keys
+        if record is None:
+            self._reader.settle(self, DEAD_LETTER, (keys.dead,), letter)
+        elif self.record_key:
+            self._replace_record(record)
+        else:
+            arguments = (*record_arguments(record), b"%d" % record.most, *letter)
+            names = (*record_keys(keys, record), keys.owners, keys.dead)
+            self._reader.settle(self, DEAD_LETTER_RECORDED, names, arguments)

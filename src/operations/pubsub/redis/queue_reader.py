@@ -7,11 +7,11 @@ import itertools
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from operations.pubsub.framing import QUICK_SECONDS, split
 from operations.pubsub.redis.connection import RedisConnection, Reply, ReplyError, Script, is_refusal, pack
-from operations.pubsub.redis.connection_epoch import ConnectionEpoch
+from operations.pubsub.redis.connection_epoch import ConnectionEpoch, RedisBus
 
 _MOST_AT_ONCE = 64
 _MOST_AMONG_OTHERS = 8
@@ -42,13 +42,6 @@ OnRequest = Callable[[bytes, bytes], None]
 """Callback for a request that was taken, with the key of its queue."""
 
 
-class OnHandled(Protocol):
-    """Callback after taken requests were handled."""
-
-    def __call__(self, *, quickly: bool) -> None:
-        """Called when the requests that were taken have been handled."""
-
-
 class QueueReader:
     """Takes requests with one blocking command after the other.
 
@@ -63,12 +56,10 @@ class QueueReader:
         self,
         connection: RedisConnection,
         epoch: ConnectionEpoch,
+        bus: RedisBus,
         *,
         taken: OnRequest,
-        flush: Callable[[], None],
-        worked: OnHandled,
         refused: Callable[[str], None],
-        seconds: float,
     ) -> None:
         self.keys: list[bytes] = []
         self.is_alone = True
@@ -77,11 +68,10 @@ class QueueReader:
         """Number of requests taken from each queue."""
         self._connection = connection
         self._epoch = epoch
+        self._bus = bus
         self._taken = taken
-        self._flush = flush
-        self._worked = worked
         self._refused = refused
-        self._wait = f"{seconds:g}".encode()
+        self._wait = f"{bus.heartbeat:g}".encode()
         self._takes_many = epoch.server_version >= 7
         self._pace = 0.0
         self._is_quick = False
@@ -103,7 +93,7 @@ class QueueReader:
     def unblock(self) -> None:
         """Make the server reply to the blocking command, so that another one can be sent."""
         if self._asked:
-            unblock(self._epoch, self._connection)
+            self._epoch.unblock(self._connection)
 
     def ask(self) -> None:
         """Send a blocking command, unless one is pending."""
@@ -205,7 +195,7 @@ class QueueReader:
         if self._unhandled:
             return
         if not self._rest and not self._asked:
-            self._flush()  # responses first
+            self._bus.write()  # responses first
             self.ask()
         if self._stopped is not None and not self._asked and not self._rest and not self._stopped.done():
             self._stopped.set_result(None)
@@ -230,13 +220,13 @@ class QueueReader:
             now = time.perf_counter()
             if now - flushed > _FLUSH_SECONDS:
                 # The response of a slow handler does not wait for the next ones.
-                self._flush()
+                self._bus.write()
                 flushed = now
                 if now - begun > _LONGEST_TURN:
                     break
         elapsed = now - begun
         self._is_quick = elapsed < QUICK_SECONDS * count
-        self._worked(quickly=self._is_quick)
+        self._bus.worked(quickly=self._is_quick)
         taken = elapsed / elements
         self._pace += (taken - self._pace) / 4 if self._pace else taken
         if count < len(requests):
@@ -261,9 +251,3 @@ class QueueReader:
 
 def _split_all(elements: Sequence[bytes]) -> list[bytes]:
     return list(itertools.chain.from_iterable(map(split, elements)))
-
-
-def unblock(epoch: ConnectionEpoch, connection: RedisConnection) -> None:
-    """Make the server reply to the blocking command of a connection."""
-    if connection.is_open and epoch.is_active:
-        epoch.non_blocking(connection).run(pack(b"CLIENT", b"UNBLOCK", b"%d" % connection.server["id"]))

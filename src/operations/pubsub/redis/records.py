@@ -6,13 +6,12 @@ import asyncio
 import functools
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
 
 from operations.errors import CallError, ErrorCode
-from operations.pubsub.protocols import OWNER_LENGTH, Arrival, DeliveryRefused, KeepsRecords, Receive, Record, Stop
+from operations.pubsub.protocols import OWNER_LENGTH, Arrival, DeliveryRefused, KeepsRecords, Record, Stop
 from operations.pubsub.redis.addresses import NamespaceKeys, RedisKeys
-from operations.pubsub.redis.connection import Reply, ReplyError, Script, is_refusal, is_unknown_script
-from operations.pubsub.redis.connection_epoch import ConnectionEpoch
+from operations.pubsub.redis.connection import NOW, Reply, ReplyError, Script, is_refusal, is_unknown_script
+from operations.pubsub.redis.connection_epoch import ConnectionEpoch, RedisBus
 
 TOO_MANY = -1
 """The reply of `STORE_RECORDED` if the owner has too many records."""
@@ -28,7 +27,6 @@ _UNSERVED_MILLISECONDS = 25 * 3_600_000
 _NOT_EXECUTED = {"executed": "no"}
 _WHAT = "the records of stored requests"
 
-_NOW = "local t = redis.call('TIME'); local now = t[1] * 1000 + math.floor(t[2] / 1000)\n"
 _REPLACE = (
     "local function replace(record, owned, value, body, lifetime, key)\n"
     "  redis.call('HSET', record, 'value', value, 'body', body)\n"
@@ -51,8 +49,16 @@ ADD = (
 
 If the stream has the largest possible id, which any caller can write, replace the stream."""
 
+_DELETE = (
+    "if redis.call('XACK', KEYS[1], 'workers', ARGV[1]) == 0 then return 0 end\nredis.call('XDEL', KEYS[1], ARGV[1])\n"
+)
+"""The start of a script that deletes the request ARGV[1] from the stream KEYS[1]; it ends if no worker held it."""
+
+DONE = Script(_DELETE + "return 1")
+"""Delete a request without a record that was handled. Key: stream; argument: the request's id."""
+
 STORE_RECORDED = Script(
-    _NOW
+    NOW
     + ADD
     + "if redis.call('EXISTS', KEYS[2]) == 1 then return 1 end\n"
     + "redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', now)\n"
@@ -75,10 +81,9 @@ STORE_RECORDED = Script(
 Keys: stream, record, the owner's records, owners; arguments: request, value, body, lifetime, key, maximum count."""
 
 SETTLE_RECORDED = Script(
-    _NOW
+    NOW
     + _REPLACE
-    + "if redis.call('XACK', KEYS[1], 'workers', ARGV[1]) == 0 then return 0 end\n"
-    + "redis.call('XDEL', KEYS[1], ARGV[1])\n"
+    + _DELETE
     # A request may name the record of another request. That record has another entry, and must not be replaced.
     + "if redis.call('HGET', KEYS[2], 'entry') ~= ARGV[1] then return 0 end\n"
     + "replace(KEYS[2], KEYS[3], ARGV[2], ARGV[3], ARGV[4], ARGV[5])\n"
@@ -89,20 +94,23 @@ SETTLE_RECORDED = Script(
 
 Keys: stream, record, the owner's records; arguments: the request's id, value, body, lifetime, key, channel."""
 
-RELEASE_RECORDED = Script(
-    ADD + "if redis.call('XACK', KEYS[1], 'workers', ARGV[1]) == 0 then return 0 end\n"
-    "redis.call('XDEL', KEYS[1], ARGV[1])\n"
-    "local entry = add(KEYS[1], 'message', ARGV[2], 'before', ARGV[3], 'record', ARGV[4])\n"
+RELEASE = Script(
+    ADD + _DELETE + "local entry = add(KEYS[1], 'message', ARGV[2], 'before', ARGV[3], 'record', ARGV[4])\n"
     "if redis.call('HGET', KEYS[2], 'entry') == ARGV[1] then redis.call('HSET', KEYS[2], 'entry', entry) end\nreturn 1"
 )
 """Store a request again for another worker. Keys: stream, record; arguments: the request's id, the request, the number
-of earlier deliveries, the record's key."""
+of earlier deliveries, the record's key, which is empty without a record."""
 
-_DEAD_LETTER = Script(
-    _NOW
+DEAD_LETTER = Script(
+    _DELETE
+    + "redis.call('XADD', KEYS[2], 'MAXLEN', '~', '100000', '*', 'message', ARGV[2], 'reason', ARGV[3])\nreturn 1"
+)
+"""Move a request to the dead letters. Keys: stream, dead letters; arguments: the request's id, the request, reason."""
+
+DEAD_LETTER_RECORDED = Script(
+    NOW
     + _REPLACE
-    + "if redis.call('XACK', KEYS[1], 'workers', ARGV[1]) == 0 then return 0 end\n"
-    + "redis.call('XDEL', KEYS[1], ARGV[1])\n"
+    + _DELETE
     + "redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', now)\n"
     + "if redis.call('ZCARD', KEYS[3]) >= tonumber(ARGV[6]) then\n"
     + "  redis.call('XADD', KEYS[5], 'MAXLEN', '~', '100000', '*', 'message', ARGV[7], 'reason', ARGV[8])\n"
@@ -127,7 +135,7 @@ NOTE_RECORDED = Script(
 consumer, value."""
 
 _END = Script(
-    _NOW
+    NOW
     + _REPLACE
     + "local entry = redis.call('HGET', KEYS[2], 'entry')\nif not entry then return 0 end\n"
     + "redis.call('XACK', KEYS[1], 'workers', entry)\nredis.call('XDEL', KEYS[1], entry)\n"
@@ -140,7 +148,7 @@ _END = Script(
 Keys: stream, record, the owner's records; arguments: value, body, lifetime, key, channel."""
 
 _STORE_AGAIN = Script(
-    _NOW
+    NOW
     + ADD
     + _REPLACE
     + "if redis.call('EXISTS', KEYS[2]) == 0 or redis.call('HEXISTS', KEYS[2], 'entry') == 1 then return 0 end\n"
@@ -163,73 +171,49 @@ _OWNED = Script("return redis.call('ZREVRANGEBYSCORE', KEYS[1], '+inf', ARGV[1],
 _LIST_NAMESPACE = Script("return redis.call('SADD', KEYS[1], ARGV[1])")
 
 
-class RecordsTransport(Protocol):
-    """The part of the transport that records use."""
-
-    epoch: ConnectionEpoch | None
-    keys: RedisKeys
-
-    def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
-        """Receive the messages to an address."""
-
-
-class _Reads:
-    """The records of one namespace that are read with one command."""
-
-    def __init__(self) -> None:
-        self.keys: list[bytes] = []
-        self.futures: list[asyncio.Future[Sequence[bytes | None]]] = []
-
-    def fail(self, error: CallError) -> None:
-        """Fail every pending read."""
-        for read in self.futures:
-            if not read.done():
-                read.set_exception(error)
+_Read = tuple[bytes, "asyncio.Future[Sequence[bytes | None]]"]
+"""The key of a record, and the future of its value and body."""
 
 
 class RedisRecords(KeepsRecords):
     """The records that this peer reads, replaces and watches."""
 
-    def __init__(self, bus: RecordsTransport) -> None:
+    def __init__(self, bus: RedisBus) -> None:
         self._bus = bus
         self._watched: dict[str, dict[str, list[Callable[[], None]]]] = {}
         """Callbacks for changes of a record, by namespace and key."""
         self._stops: dict[str, Stop] = {}
-        self._reads: dict[str, _Reads] = {}
-        """The reads of this iteration of the loop, by address."""
-        self._unanswered: set[_Reads] = set()
+        self._reads: dict[str, list[_Read]] = {}
+        """The reads of this iteration of the loop, by address: they are sent together."""
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def read_record(self, address: str, key: str) -> tuple[bytes, bytes] | None:
         """Return the value and body of a record, read with the other records of this iteration of the loop."""
+        loop = asyncio.get_running_loop()
         reads = self._reads.get(address)
-        if reads is None or len(reads.keys) >= _BODIES_TOGETHER:
-            reads = self._reads[address] = _Reads()
-            asyncio.get_running_loop().call_soon(self._send_reads, address, reads)
-        reads.keys.append(self._bus.keys.of_namespace(address).record(key))
-        read: asyncio.Future[Sequence[bytes | None]] = asyncio.get_running_loop().create_future()
-        reads.futures.append(read)
-        value, body = await read
+        if reads is None or len(reads) >= _BODIES_TOGETHER:
+            reads = self._reads[address] = []
+            task = loop.create_task(self._read_together(address, reads))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        found: asyncio.Future[Sequence[bytes | None]] = loop.create_future()
+        reads.append((self._bus.keys.of_namespace(address).record(key), found))
+        value, body = await found
         return None if value is None else (value, body or b"")
 
-    def _send_reads(self, address: str, reads: _Reads) -> None:
+    async def _read_together(self, address: str, reads: list[_Read]) -> None:
         if self._reads.get(address) is reads:
             del self._reads[address]
-        epoch = self._bus.epoch
-        if epoch is None:
-            reads.fail(_unreachable(ReplyError("there is no connection to Redis")))
+        try:
+            values = await self._ask(_READ, [key for key, _ in reads])
+        except CallError as error:
+            for _, found in reads:
+                if not found.done():
+                    found.set_exception(error)
             return
-        self._unanswered.add(reads)
-        epoch.put(_READ, reads.keys, (), functools.partial(self._end_reads, reads))
-        epoch.flush_soon()
-
-    def _end_reads(self, reads: _Reads, reply: Reply) -> None:
-        self._unanswered.discard(reads)
-        if isinstance(reply, ReplyError):
-            reads.fail(_unreachable(reply))
-            return
-        for read, found in zip(reads.futures, reply, strict=True):
-            if not read.done():
-                read.set_result(found)
+        for (_, found), value in zip(reads, values, strict=True):
+            if not found.done():
+                found.set_result(value)
 
     async def list_records(self, owner: str | None, most: int) -> list[tuple[str, str, bytes]]:
         """Return the address, key and value of at most `most` records: those of `owner`, or of all owners if None."""
@@ -257,13 +241,15 @@ class RedisRecords(KeepsRecords):
     async def end_record(self, address: str, record: Record) -> bool:
         """Delete the request of a record and replace the record; return False if the request is gone."""
         keys = self._bus.keys.of_namespace(address)
-        arguments = (*_value(record), keys.changes)
-        return bool(await self._ask(_END, (keys.stored, *_keys(keys, record)), arguments))
+        arguments = (*record_arguments(record), keys.changes)
+        return bool(await self._ask(_END, (keys.stored, *record_keys(keys, record)), arguments))
 
     async def store_again(self, address: str, message: bytes, record: Record, *, sender: str) -> None:
         """Store the request of a record again."""
         keys = self._bus.keys.of_namespace(address)
-        if not await self._ask(_STORE_AGAIN, (keys.stored, *_keys(keys, record)), (message, *_value(record))):
+        if not await self._ask(
+            _STORE_AGAIN, (keys.stored, *record_keys(keys, record)), (message, *record_arguments(record))
+        ):
             raise CallError(ErrorCode.UNAVAILABLE, "no such record, or its request is already stored", _NOT_EXECUTED)
 
     def watch_record(self, address: str, key: str, changed: Callable[[], None]) -> Stop:
@@ -287,12 +273,6 @@ class RedisRecords(KeepsRecords):
 
         return stop
 
-    def end(self, reason: str) -> None:
-        """Handle the loss of the connection: pending reads fail."""
-        unanswered, self._unanswered = self._unanswered, set()
-        for reads in unanswered:
-            reads.fail(_unreachable(ReplyError(reason)))
-
     def begin(self) -> None:
         """Call every watcher: changes may have been missed while the connection was lost."""
         for watched in list(self._watched.values()):
@@ -306,11 +286,6 @@ class RedisRecords(KeepsRecords):
 
     async def _ask(self, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes] = ()) -> Reply:
         return await ask_script(self._bus.epoch, script, keys, arguments, _WHAT, refused=ErrorCode.ACCESS_DENIED)
-
-
-def _unreachable(reply: ReplyError) -> CallError:
-    code = ErrorCode.ACCESS_DENIED if is_refusal(reply) else ErrorCode.UNAVAILABLE
-    return CallError(code, f"{_WHAT} cannot be reached: {reply}", _NOT_EXECUTED)
 
 
 async def ask_script(
@@ -328,8 +303,8 @@ async def ask_script(
     if epoch is not None:
         epoch.put(script, keys, arguments, lambda reply: None if answered.done() else answered.set_result(reply))
         epoch.flush_soon()
-        await asyncio.wait((answered,), timeout=_ANSWER_SECONDS)
-        reply = answered.result() if answered.done() else ReplyError("Redis does not respond")
+        await asyncio.wait((answered, epoch.ended), timeout=_ANSWER_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        reply = answered.result() if answered.done() else ReplyError(epoch.reason or "Redis does not respond")
     if isinstance(reply, ReplyError):
         code = refused if is_refusal(reply) else ErrorCode.UNAVAILABLE
         raise CallError(code, f"{what} cannot be reached: {reply}", _NOT_EXECUTED)
@@ -345,35 +320,14 @@ def explain(reply: Reply) -> str:
     return f"Redis did not accept the request: {reply}"
 
 
-def _keys(keys: NamespaceKeys, record: Record) -> Iterable[bytes]:
+def record_keys(keys: NamespaceKeys, record: Record) -> Iterable[bytes]:
+    """Return the keys of a record and of its owner's records, as the scripts above expect them."""
     return keys.record(record.key), keys.owned(record.owner)
 
 
-def _value(record: Record) -> Iterable[bytes]:
+def record_arguments(record: Record) -> Iterable[bytes]:
+    """Return the value, body, lifetime and key of a record, as the scripts above expect them."""
     return record.value, record.body, b"%d" % int(record.seconds * 1000), record.key.encode()
-
-
-def store_recorded(
-    epoch: ConnectionEpoch, keys: NamespaceKeys, message: bytes, record: Record, then: Callable[[Reply], None]
-) -> None:
-    """Store a request with its record."""
-    arguments = (message, *_value(record), b"%d" % record.most)
-    epoch.put(STORE_RECORDED, (keys.stored, *_keys(keys, record), keys.owners), arguments, then)
-
-
-def settle_recorded(epoch: ConnectionEpoch, keys: NamespaceKeys, entry: bytes, record: Record) -> None:
-    """Delete a request that was handled and replace its record."""
-    arguments = (entry, *_value(record), keys.changes)
-    epoch.put(SETTLE_RECORDED, (keys.stored, *_keys(keys, record)), arguments, lambda reply: None)
-
-
-def dead_letter_recorded(
-    epoch: ConnectionEpoch, keys: NamespaceKeys, entry: bytes, message: bytes, reason: bytes, record: Record
-) -> None:
-    """Delete a request that had no record and write its record, unless its owner has too many."""
-    arguments = (entry, *_value(record), b"%d" % record.most, message, reason)
-    names = (keys.stored, *_keys(keys, record), keys.owners, keys.dead)
-    epoch.put(_DEAD_LETTER, names, arguments, lambda reply: None)
 
 
 def list_namespace(epoch: ConnectionEpoch, keys: RedisKeys, address: str) -> None:

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable
 
 from operations.errors import CallError
-from operations.pubsub.protocols import Arrival, Receive, Undelivered
-from operations.pubsub.redis.addresses import RedisKeys
-from operations.pubsub.redis.connection import SILENT_BEATS, OnReply, Reply, ReplyError, Script, pack
-from operations.pubsub.redis.connection_epoch import ConnectionEpoch
+from operations.pubsub.protocols import Arrival, Receive
+from operations.pubsub.redis.connection import NOW, SILENT_BEATS, OnReply, Reply, ReplyError, Script, pack
+from operations.pubsub.redis.connection_epoch import ConnectionEpoch, RedisBus
 from operations.pubsub.redis.queue_reader import REPAIR, QueueReader
 
 _log = logging.getLogger("operations")
 QUEUE_MILLISECONDS = b"60000"
 """How long requests stay in a queue without a live worker."""
-_NOW = "local t = redis.call('TIME'); local now = t[1] * 1000 + math.floor(t[2] / 1000)\n"
 _UNLESS_WORKERS = "if redis.call('ZCOUNT', KEYS[1], now, '+inf') == 0 then return 0 end\n"
 
 PUSH = Script(
-    _NOW
+    NOW
     + "local workers = redis.call('ZCOUNT', KEYS[1], now, '+inf'); if workers == 0 then return 0 end\n"
     + "local size = redis.call('RPUSH', KEYS[2], unpack(ARGV, 2))\n"
     + "if size == #ARGV - 1 then redis.call('PEXPIRE', KEYS[2], ARGV[1]) end\n"
@@ -30,13 +27,13 @@ PUSH = Script(
 
 Keys: workers, queue; arguments: lifetime, requests."""
 
-RETURN = Script(_NOW + _UNLESS_WORKERS + "redis.call('LPUSH', KEYS[2], ARGV[1])\nreturn 1")
+RETURN = Script(NOW + _UNLESS_WORKERS + "redis.call('LPUSH', KEYS[2], ARGV[1])\nreturn 1")
 """Return an unhandled request to the front of the queue if there is a live worker.
 
 Keys: workers, queue; argument: the request."""
 
 REGISTER = Script(
-    _NOW
+    NOW
     + REPAIR
     + "repair(KEYS[1], 'ZCARD'); repair(KEYS[2], 'LLEN')\n"
     + "redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1])\n"
@@ -49,52 +46,10 @@ REGISTER = Script(
 """Register a worker; count workers and queued requests. Keys: workers, queue; arguments: name, lifetimes."""
 
 
-class UnsentMessages:
-    """Messages to one address that wait for the next write, each with its `undelivered` callback."""
-
-    __slots__ = ("messages", "undelivered")
-
-    def __init__(self, messages: list[bytes], undelivered: list[Undelivered | None]) -> None:
-        self.messages = messages
-        self.undelivered = undelivered
-
-    def fail(self, reason: str) -> None:
-        """Report the messages as undelivered."""
-        for undelivered in self.undelivered:
-            if undelivered is not None:
-                undelivered(reason)
-
-    def split(self, most: int) -> Iterator[UnsentMessages]:
-        """Split into parts of at most `most` messages."""
-        if len(self.messages) <= most:
-            yield self
-            return
-        for start in range(0, len(self.messages), most):
-            yield UnsentMessages(self.messages[start : start + most], self.undelivered[start : start + most])
-
-
-class QueueTransport(Protocol):
-    """The part of the transport that queues use."""
-
-    epoch: ConnectionEpoch | None
-    keys: RedisKeys
-    peer: str
-    heartbeat: float
-
-    def write(self) -> None:
-        """Write the buffered messages."""
-
-    def worked(self, *, quickly: bool) -> None:
-        """Called when the taken requests have been handled; `quickly` if that took little time."""
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a task that ends with the transport."""
-
-
 class RequestQueues:
     """The queues that this peer takes requests from, across connections."""
 
-    def __init__(self, bus: QueueTransport) -> None:
+    def __init__(self, bus: RedisBus) -> None:
         self._bus = bus
         self._receivers: dict[str, list[Receive]] = {}
         self._left: dict[str, Receive] = {}
@@ -223,13 +178,7 @@ class RequestQueues:
                 return
             if slot not in self._readers:
                 self._readers[slot] = QueueReader(
-                    connection,
-                    epoch,
-                    taken=self._taken,
-                    flush=self._bus.write,
-                    worked=self._bus.worked,
-                    refused=self._note_refusal,
-                    seconds=self._bus.heartbeat,
+                    connection, epoch, self._bus, taken=self._taken, refused=self._note_refusal
                 )
         reader = self._readers[slot]
         if address in self._receivers and queue not in reader.keys:

@@ -25,25 +25,20 @@ from operations.pubsub.protocols import (
     Capabilities,
     DeliveryRefused,
     Flushes,
-    KeepsRecords,
-    Part,
     Receive,
-    Record,
     ReportsBacklog,
     Stop,
-    Stores,
-    StoresKeys,
-    Take,
     Undelivered,
+    report_undelivered,
 )
 from operations.pubsub.reconnect import ReconnectingTransport
 from operations.pubsub.redis.addresses import RedisKeys, parse_address
-from operations.pubsub.redis.connection import Reply, ReplyError, diagnose, pack
+from operations.pubsub.redis.connection import Reply, ReplyError, pack
 from operations.pubsub.redis.connection_epoch import ConnectionEpoch
 from operations.pubsub.redis.durable_streams import DurableStreams
 from operations.pubsub.redis.records import RedisRecords, explain
-from operations.pubsub.redis.request_queues import PUSH, QUEUE_MILLISECONDS, RequestQueues, UnsentMessages
-from operations.pubsub.redis.topology import TopologyFinder
+from operations.pubsub.redis.request_queues import PUSH, QUEUE_MILLISECONDS, RequestQueues
+from operations.pubsub.redis.servers import RedisServers
 
 _log = logging.getLogger("operations")
 MAX_PAYLOAD = 16 << 20
@@ -54,6 +49,8 @@ _FIRST_WRITE = 32
 """Messages to one address that are combined into the first write of a loop iteration; each further write has twice as
 many.
 """
+Unsent = list[tuple[bytes, Undelivered | None]]
+"""Messages to one address, each with its `undelivered` callback."""
 _CAPABILITIES = Capabilities(
     reports_undelivered=True,
     tracks_peers=False,
@@ -65,7 +62,7 @@ _CAPABILITIES = Capabilities(
 )
 
 
-class RedisTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, ReportsBacklog):
+class RedisTransport(ReconnectingTransport, Flushes, ReportsBacklog):
     """A peer's connection to a bus over a Redis server, sentinels or a cluster.
 
     `async with RedisTransport(url) as bus:`
@@ -109,9 +106,10 @@ class RedisTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, Reports
         self.epoch: ConnectionEpoch | None = None
         self.keys = RedisKeys(prefix)
         self.heartbeat = heartbeat
-        self._tls = (tls or ssl.create_default_context()) if self.address.tls else None
-        self._finder = TopologyFinder(self.address, self._tls, self.peer)
-        self._unsent: dict[str, UnsentMessages] = {}
+        context = (tls or ssl.create_default_context()) if self.address.tls else None
+        self._servers = RedisServers(self.address, context, self.peer)
+        self._unsent: dict[str, Unsent] = {}
+        """The messages that wait for the next write, by address."""
         self._alone: dict[str, bool] = {}
         """Whether an address had only one worker when a message was last sent there."""
         self._reading = False
@@ -130,12 +128,9 @@ class RedisTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, Reports
         self._queues = RequestQueues(self)
         self._stored = DurableStreams(self)
         self._records = RedisRecords(self)
+        self._parts = (self._stored, self._records, self)
         self._heartbeat_timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-
-    def optional(self, kind: type[Part]) -> Part | None:
-        """Return the part for a Protocol: a `RedisRecords` for `KeepsRecords`, else this transport, or None."""
-        return self._records if kind is KeepsRecords and isinstance(self._records, kind) else super().optional(kind)
 
     @property
     def is_up(self) -> bool:
@@ -168,40 +163,14 @@ class RedisTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, Reports
             if not self._scheduled and not self._reading:
                 self._scheduled = True
                 asyncio.get_running_loop().call_soon(self._write_turn)
-            waiting = self._unsent[address] = UnsentMessages([], [])
-        waiting.messages.append(message)
-        waiting.undelivered.append(undelivered)
+            waiting = self._unsent[address] = []
+        waiting.append((message, undelivered))
         if len(message) > WRITTEN_NOW:
             self.write()
-        elif len(waiting.undelivered) >= self._most_held:
+        elif len(waiting) >= self._most_held:
             # The receiver can start while this iteration sends more.
             self._most_held *= 2
             self.write()
-
-    def store(
-        self,
-        address: str,
-        message: bytes,
-        *,
-        key: str,
-        stored: Callable[[], None],
-        undelivered: Undelivered,
-        record: Record | None = None,
-    ) -> None:
-        """Store a message until it is handled; a second message with the same key is a duplicate."""
-        self._stored.store(address, message, key, stored, undelivered, record)
-
-    def take(self, address: str, take: Take, *, limit: int) -> Stop:
-        """Take the messages stored at an address, at most `limit` at a time; each message goes to one taking peer."""
-        return self._stored.take(address, take, limit)
-
-    async def store_key(self, key: str, seconds: float, entry: str = "") -> bool:
-        """Store a key for all peers of the bus; return False if it is already stored for another entry."""
-        return await self._stored.store_key(self.keys.shared_key(key), seconds, entry)
-
-    def delete_key(self, key: str, entry: str = "") -> None:
-        """Delete a key, unless it is stored for another entry; needed because a released message gets a new entry."""
-        self._stored.delete_key(self.keys.shared_key(key), entry)
 
     def _write_turn(self) -> None:
         self._scheduled = False
@@ -225,26 +194,26 @@ class RedisTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, Reports
         unsent, self._unsent = self._unsent, {}
         for address, sent in unsent.items():
             if address.startswith("work."):
-                for part in sent.split(_MOST_PUSHED):
-                    self._push(epoch, address, part)
+                for start in range(0, len(sent), _MOST_PUSHED):
+                    self._push(epoch, address, sent[start : start + _MOST_PUSHED])
             else:
-                self._publish(epoch, address, sent.messages)
+                self._publish(epoch, address, [message for message, _ in sent])
         epoch.flush()
 
-    def _push(self, epoch: ConnectionEpoch, address: str, sent: UnsentMessages) -> None:
+    def _push(self, epoch: ConnectionEpoch, address: str, sent: Unsent) -> None:
         """Queue requests with one command, if there are live workers."""
 
         def pushed(reply: Reply) -> None:
             if isinstance(reply, int) and reply > 0:
                 self._alone[address] = reply == 1
             else:
-                sent.fail(f"no worker listens at {address}" if reply == 0 else explain(reply))
+                report_undelivered(sent, f"no worker listens at {address}" if reply == 0 else explain(reply))
 
         if self._refusal is not None:
-            sent.fail(self._refusal)
+            report_undelivered(sent, self._refusal)
             return
         keys = self.keys.of_namespace(address)
-        requests = sent.messages
+        requests = [message for message, _ in sent]
         if self._alone.get(address, False):
             elements = batches(requests, _BATCH_BYTES)
         else:
@@ -345,7 +314,7 @@ class RedisTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, Reports
             self.epoch.end(reason)
 
     async def _connect(self) -> None:
-        epoch = ConnectionEpoch(self, self.address, self._finder, self._tls, self.peer)
+        epoch = ConnectionEpoch(self, self._servers)
         try:
             await epoch.begin()
         except BaseException:
@@ -361,7 +330,7 @@ class RedisTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, Reports
                 await self._end(epoch)
 
     async def _diagnose(self, error: Exception) -> CallError | None:
-        return await diagnose(self.address, error)
+        return await self._servers.diagnose(error)
 
     def _begin(self, epoch: ConnectionEpoch) -> None:
         self.epoch = epoch
@@ -385,10 +354,9 @@ class RedisTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, Reports
         self.epoch = None
         self._stop_heartbeat()
         self._queues.end()
-        self._records.end(epoch.reason)
         unsent, self._unsent = self._unsent, {}
         for address, sent in unsent.items():
-            for message, undelivered in zip(sent.messages, sent.undelivered, strict=True):
+            for message, undelivered in sent:
                 self.send(address, message, undelivered)
         _log.warning("the connection to Redis at %s was lost: %s", self.address, epoch.reason)
         self._note_loss(epoch.reason)
@@ -417,7 +385,6 @@ class RedisTransport(ReconnectingTransport, Stores, StoresKeys, Flushes, Reports
             self.epoch = None
             self._stop_heartbeat()
             await epoch.close(within=1.0)
-            self._records.end("closed")
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:

@@ -1,17 +1,29 @@
-"""Topology: which server has a key.
+"""The servers of a Redis URL: connecting to them, and which of them has a key.
 
 It is the only server, the master that the sentinels report, or in a cluster the master of the key's slot.
 """
 
 from __future__ import annotations
 
+import asyncio
 import binascii
+import contextlib
 import ssl
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from operations.errors import CallError, ErrorCode
+from operations.pubsub.connection_errors import (
+    UNSUPPORTED,
+    has_no_tls,
+    is_reachable,
+    plain_reply,
+    untrusted,
+    uses_tls,
+    wrong_protocol,
+)
 from operations.pubsub.redis.addresses import RedisAddress, RedisNode
-from operations.pubsub.redis.connection import RedisConnection, ReplyError, open_connection
+from operations.pubsub.redis.connection import CONNECT_SECONDS, RedisConnection, RedisListener, ReplyError, is_refusal
 
 SLOTS = 16_384
 
@@ -44,14 +56,80 @@ class Topology:
         return True
 
 
-class TopologyFinder:
-    """Finds the servers before each connection, because their roles may have changed."""
+class RedisServers:
+    """Connects to servers. It finds the masters before each connection, because the roles of servers may change."""
 
     def __init__(self, address: RedisAddress, tls: ssl.SSLContext | None, name: str) -> None:
         self._address = address
         self._tls = tls
         self._name = name
         self._known: list[RedisNode] = list(address.nodes)
+
+    async def connect(
+        self, node: RedisNode, listener: RedisListener, lost: Callable[[str], None], *, sentinel: bool = False
+    ) -> RedisConnection:
+        """Connect and authenticate; raise `ACCESS_DENIED` for refused credentials, OSError for an unreachable server.
+
+        If the connection is lost later, `lost` is called with the reason.
+        """
+        loop, tls = asyncio.get_running_loop(), self._tls
+        connection = RedisConnection(listener, lost)
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                if node.port:
+                    await loop.create_connection(
+                        lambda: connection, node.host, node.port, ssl=tls, server_hostname=node.host if tls else None
+                    )
+                else:
+                    await loop.create_unix_connection(lambda: connection, node.host)
+        except ssl.SSLCertVerificationError as error:
+            raise untrusted(f"Redis at {node}", error) from error
+        except TimeoutError:
+            to = " to a TLS handshake" if tls else ""
+            raise ConnectionError(f"no response{to} within {CONNECT_SECONDS:g} s") from None
+        try:
+            await self._authenticate(connection, sentinel=sentinel)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                await connection.close(within=0)
+            raise
+        return connection
+
+    async def _authenticate(self, connection: RedisConnection, *, sentinel: bool) -> None:
+        address = self._address
+        username = address.sentinel_username if sentinel else address.username
+        password = address.sentinel_password if sentinel else address.password
+        login = ("AUTH", username or "default", password) if password is not None else ()
+        try:
+            reply = await connection.ask("HELLO", "3", *login, "SETNAME", self._name)
+        except ReplyError as error:
+            text = str(error)
+            if is_refusal(error):
+                raise CallError(ErrorCode.ACCESS_DENIED, f"Redis refused the connection: {text}") from None
+            if text.startswith(("ERR unknown command", "NOPROTO")):
+                details = {"executed": "no", "reason": UNSUPPORTED}
+                raise CallError(ErrorCode.UNAVAILABLE, f"Redis 6.2 or later is needed: {text}", details) from None
+            raise ConnectionError(text) from error
+        connection.server = {key.decode(): _text(value) for key, value in dict(reply).items()}
+        if address.database and not sentinel:
+            try:
+                await connection.ask("SELECT", address.database)
+            except ReplyError as error:
+                message = f"Redis refused database {address.database}: {error}"
+                raise CallError(ErrorCode.UNAVAILABLE, message, {"executed": "no", "reason": UNSUPPORTED}) from None
+
+    async def diagnose(self, error: Exception) -> CallError | None:
+        """Return the permanent error behind a failed connection: TLS is expected but not used, or the reverse."""
+        if not is_reachable(error) or isinstance(error.__cause__ or error, ReplyError):
+            return None
+        for host, port in ((node.host, node.port) for node in self._address.nodes if node.port):
+            where = f"Redis at {host}:{port}"
+            if not self._address.tls:
+                if await uses_tls(host, port):
+                    return wrong_protocol(where, "the server uses TLS: use a rediss:// address instead of redis://")
+            elif has_no_tls(error) and (await plain_reply(host, port, b"PING\r\n")).startswith((b"+", b"-")):
+                return wrong_protocol(where, "the server does not use TLS: use a redis:// address instead of rediss://")
+        return None
 
     async def find(self) -> Topology:
         """Return the present masters."""
@@ -89,9 +167,7 @@ class TopologyFinder:
 
     async def _ask(self, node: RedisNode, *command: str) -> Any:
         sentinel = self._address.arrangement == "sentinel"
-        connection = await open_connection(
-            node, _Idle(), self._address, tls=self._tls, name=self._name, sentinel=sentinel
-        )
+        connection = await self.connect(node, _Idle(), lambda reason: None, sentinel=sentinel)
         try:
             return await connection.ask(*command)
         finally:
@@ -121,8 +197,6 @@ class _Idle:
 
     def congestion_changed(self) -> None: ...
 
-    def lost(self, connection: RedisConnection, reason: str) -> None: ...
-
 
 def slot_of(key: bytes) -> int:
     """Return the slot of a key in a cluster, by the text in its first braces if there is any."""
@@ -132,3 +206,7 @@ def slot_of(key: bytes) -> int:
         if end > start + 1:
             key = key[start + 1 : end]
     return binascii.crc_hqx(key, 0) % SLOTS
+
+
+def _text(value: Any) -> Any:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
