@@ -17,13 +17,13 @@ from operations.exports.tools import ModelTool
 from operations.interceptors.approval import NOT_APPROVED
 
 try:
-    import pydantic_monty as monty
+    import pydantic_monty
 except ImportError:
     message = "pydantic-monty is not installed: pip install 'operations[code]'"
     raise ImportError(message, name="pydantic_monty") from None
 
-__all__ = ["SandboxScript", "ScriptCalls", "ScriptStoppedError", "monty", "problem_of"]
-
+monty = pydantic_monty
+"""The sandbox; the only import of the optional library."""
 _log = logging.getLogger("operations")
 _STUBS = """async def search_operations(query: str, limit: int = 8) -> str: ...
 async def describe_operations(ids: list[str]) -> str: ...
