@@ -6,8 +6,8 @@ The module does not depend on a protocol.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -21,6 +21,9 @@ from operations.spec import OPEN, Operation
 
 _MAX_VIEWS = 1_000
 """Maximum number of cached views. A view holds the operations that one set of rights may call."""
+
+
+T = TypeVar("T")
 
 
 class Rights(msgspec.Struct, frozen=True):
@@ -55,7 +58,7 @@ class Exposure:
         self._operations: dict[str, Operation[Any]] = {}
         self._scopes: frozenset[str] = frozenset()
         self._resources: frozenset[tuple[str | None, str | None]] = frozenset()
-        self._views: OrderedDict[Rights, Mapping[str, Operation[Any]]] = OrderedDict()
+        self._views = PerRights(self, self._visible, _MAX_VIEWS)
 
     @property
     def generation(self) -> int:
@@ -84,21 +87,7 @@ class Exposure:
 
     def visible(self, identity: Identity | None) -> Mapping[str, Operation[Any]]:
         """Return the operations that an identity may call, by id, in the order of ids."""
-        rights = self.rights(identity)
-        view = self._views.get(rights)
-        if view is None:
-            view = {
-                operation_id: operation
-                for operation_id, operation in self.operations.items()
-                if operation.spec.access_control == OPEN
-                or check_access(operation.spec.access_control, identity).allowed
-            }
-            self._views[rights] = view
-            if len(self._views) > _MAX_VIEWS:
-                self._views.popitem(last=False)
-        else:
-            self._views.move_to_end(rights)
-        return view
+        return self._views.of(identity)
 
     def serves(self, operation_id: str) -> bool:
         """Whether an operation is exposed."""
@@ -139,4 +128,38 @@ class Exposure:
             for access in required
             if access.resource_type is not None or access.resource_action is not None
         )
-        self._views.clear()
+
+    def _visible(self, identity: Identity | None) -> Mapping[str, Operation[Any]]:
+        return {
+            operation_id: operation
+            for operation_id, operation in self.operations.items()
+            if operation.spec.access_control == OPEN or check_access(operation.spec.access_control, identity).allowed
+        }
+
+
+class PerRights(Generic[T]):
+    """Cache of one object for each set of rights, until the registry changes; the least recently used are dropped.
+
+    `make` creates the object for the rights of a caller.
+    """
+
+    def __init__(self, exposure: Exposure, make: Callable[[Identity | None], T], most: int) -> None:
+        self._exposure = exposure
+        self._make = make
+        self._most = most
+        self._generation = -1
+        self._kept: OrderedDict[Rights, T] = OrderedDict()
+
+    def of(self, identity: Identity | None) -> T:
+        """Return the object for the rights of a caller; create it at the first request."""
+        if self._generation != self._exposure.generation:
+            self._generation = self._exposure.generation
+            self._kept.clear()
+        rights = self._exposure.rights(identity)
+        if rights in self._kept:
+            self._kept.move_to_end(rights)
+            return self._kept[rights]
+        made = self._kept[rights] = self._make(identity)
+        if len(self._kept) > self._most:
+            self._kept.popitem(last=False)
+        return made

@@ -22,7 +22,7 @@ from operations.interceptors.approval import needs_consent
 from operations.serving.exposure import Exposure
 from operations.serving.mcp.calls import MCPCalls, RequestInfo
 from operations.serving.mcp.results import Result, error_result
-from operations.serving.mcp.tools import ToolList, ToolSets
+from operations.serving.mcp.tools import ToolList, tool_sets
 from operations.serving.suspended_calls import InputRequired
 
 PROCESSES = 8
@@ -42,7 +42,7 @@ class CodeMode:
         self._calls = calls
         self._limits = limits
         self._sandboxes = SandboxPool(PROCESSES, per_owner=PROCESSES_PER_IDENTITY)
-        self._tool_sets = ToolSets(exposure, tool_list, self._make)
+        self._tool_sets = tool_sets(exposure, tool_list, self._make)
         self._preparing = asyncio.Lock()
         self._scripts = ConcurrencyLimits(_SCRIPTS_PER_IDENTITY, "scripts at once")
 

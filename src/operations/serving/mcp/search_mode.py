@@ -20,7 +20,7 @@ from operations.identity.rate_limits import ConcurrencyLimits
 from operations.serving.exposure import Exposure
 from operations.serving.mcp.calls import RequestInfo
 from operations.serving.mcp.results import Result, error_result
-from operations.serving.mcp.tools import Tool, ToolList, ToolSets
+from operations.serving.mcp.tools import Tool, ToolList, tool_sets
 from operations.sources.mcp.own_fields import INPUT
 
 SEARCH_ABOVE = 200
@@ -47,7 +47,7 @@ class SearchMode:
         self._tool_list = tool_list
         self._run = run
         self._enabled = enabled
-        self._tool_sets = ToolSets(exposure, tool_list, SearchTools)
+        self._tool_sets = tool_sets(exposure, tool_list, SearchTools)
         self._searching = asyncio.Lock()
         self._threads = ConcurrencyLimits(_SEARCHES_PER_IDENTITY, "searches at once")
 

@@ -1,6 +1,6 @@
 """ToolList: the operations of an exposure as MCP tools, with names and cached pages.
 
-ToolSets: tool sets of the operations that each set of rights may call, for search mode and code mode.
+`tool_sets` caches tool sets of the operations that each set of rights may call, for search mode and code mode.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -23,7 +23,7 @@ from operations.exports.search_tools import CALL, DESCRIBE, SEARCH
 from operations.exports.tools import ToolSet
 from operations.interceptors.base import Interceptor, asks
 from operations.schema import Schema
-from operations.serving.exposure import Exposure, Rights
+from operations.serving.exposure import Exposure, PerRights, Rights
 from operations.serving.mcp.resources import is_tool
 from operations.sources.mcp.own_fields import INPUT, RESULT, SPEC, WRAPPED, move_references
 from operations.spec import OPEN, Operation, OperationType
@@ -52,6 +52,7 @@ _STREAM_OUTPUT: dict[str, Any] = {
 }
 _encode = msgspec.json.Encoder().encode
 _MAX_KEPT = 16
+_MAX_VIEWS = 1_000
 T = TypeVar("T")
 
 
@@ -197,7 +198,7 @@ class ToolList:
         self._tools: dict[str, Tool] = {}
         self._by_id: dict[str, Tool] = {}
         self._pages: OrderedDict[tuple[Rights, bool, int], bytes] = OrderedDict()
-        self._views: dict[Rights, list[Tool]] = {}
+        self._views = PerRights(exposure, self._visible, _MAX_VIEWS)
         self._bytes = 0
 
     @property
@@ -243,16 +244,12 @@ class ToolList:
 
     def visible(self, identity: Identity | None) -> list[Tool]:
         """Return the tools that a caller may call, in the order of operation ids."""
+        return self._views.of(identity)
+
+    def _visible(self, identity: Identity | None) -> list[Tool]:
         self.tools  # noqa: B018  # refreshes the names
-        rights = self._exposure.rights(identity)
-        view = self._views.get(rights)
-        if view is None:
-            by_id = self._by_id
-            view = [by_id[each] for each in self._exposure.visible(identity) if each in by_id]
-            if len(self._views) >= 1_000:
-                self._views.clear()
-            self._views[rights] = view
-        return view
+        by_id = self._by_id
+        return [by_id[each] for each in self._exposure.visible(identity) if each in by_id]
 
     def join(self, tools: list[bytes], last: str | None = None, *, modern: bool) -> bytes:
         """Return a page of encoded tools; `last` is the operation after which the next page starts."""
@@ -290,7 +287,6 @@ class ToolList:
         self._by_id = {each: self._tool(names[each], operation, before) for each, operation in operations.items()}
         self._tools = {tool.name: tool for tool in self._by_id.values()}
         self._pages.clear()
-        self._views.clear()
         self._bytes = 0
 
     def _tool(self, name: str, operation: Operation[Any], before: Mapping[str, Tool]) -> Tool:
@@ -349,36 +345,19 @@ def _nested(schema: Schema, name: str) -> dict[str, Any]:
     return {"type": "object", "properties": {name: moved}, "required": [name]}
 
 
-class ToolSets(Generic[T]):
-    """Cache of an object `T` for each set of rights. `make` creates it from a tool set of the permitted operations.
+def tool_sets(exposure: Exposure, tool_list: ToolList, make: Callable[[ToolSet], T]) -> PerRights[T]:
+    """Return a cache of an object for each set of rights; `make` creates it from a tool set of permitted operations.
 
-    The tool sets are used to list and describe; calls go through `MCPCalls`. A change of the registry clears the cache.
+    The tool sets are used to list and describe; calls go through `MCPCalls`.
     """
 
-    def __init__(self, exposure: Exposure, tool_list: ToolList, make: Callable[[ToolSet], T]) -> None:
-        self._exposure = exposure
-        self._tool_list = tool_list
-        self._make = make
-        self._generation = -1
-        self._kept: OrderedDict[Rights, T] = OrderedDict()
+    def made(identity: Identity | None) -> T:
+        operations = {tool.operation.id: tool.operation for tool in tool_list.visible(identity)}
+        tool_set = ToolSet(cast(Any, _View(operations)))
+        tool_set.tools  # noqa: B018  # computed here, before threads read it
+        return make(tool_set)
 
-    def of(self, identity: Identity | None) -> T:
-        """Return the object for the rights of a caller; create it at the first request."""
-        if self._generation != self._exposure.generation:
-            self._generation = self._exposure.generation
-            self._kept.clear()
-        rights = self._exposure.rights(identity)
-        kept = self._kept.get(rights)
-        if kept is None:
-            operations = {tool.operation.id: tool.operation for tool in self._tool_list.visible(identity)}
-            tool_set = ToolSet(cast(Any, _View(operations)))
-            tool_set.tools  # noqa: B018  # computed here, before threads read it
-            kept = self._kept[rights] = self._make(tool_set)
-            if len(self._kept) > _MAX_KEPT:
-                self._kept.popitem(last=False)
-        else:
-            self._kept.move_to_end(rights)
-        return kept
+    return PerRights(exposure, made, _MAX_KEPT)
 
 
 class _View(msgspec.Struct, frozen=True):

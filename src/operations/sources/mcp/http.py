@@ -178,15 +178,25 @@ class ErrorReportingClient(httpx2.AsyncClient):
         return (error is None and status == 404) or (error is not None and error.get("code") in _SESSION_ERRORS)
 
 
-class _LimitedBody(httpx2.AsyncByteStream):
-    """The decompressed body of a response; above a limit it is truncated or raises `ResponseTooLargeError`."""
+class _DecodedBody(httpx2.AsyncByteStream):
+    """The decompressed body of a response; a subclass yields its pieces."""
 
-    def __init__(self, response: httpx2.Response, limit: int, *, truncate: bool) -> None:
-        self._limit = limit
-        self._truncate = truncate
+    def __init__(self, response: httpx2.Response) -> None:
         self._encoded = httpx2.Response(
             response.status_code, headers=response.headers, stream=response.stream, request=response.request
         )
+
+    async def aclose(self) -> None:
+        await self._encoded.aclose()
+
+
+class _LimitedBody(_DecodedBody):
+    """A body that above a limit is truncated, or raises `ResponseTooLargeError`."""
+
+    def __init__(self, response: httpx2.Response, limit: int, *, truncate: bool) -> None:
+        super().__init__(response)
+        self._limit = limit
+        self._truncate = truncate
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         left = self._limit
@@ -201,20 +211,12 @@ class _LimitedBody(httpx2.AsyncByteStream):
                 if left <= 0 and self._truncate:
                     return
 
-    async def aclose(self) -> None:
-        await self._encoded.aclose()
 
-
-class _EventBytes(httpx2.AsyncByteStream):
-    """The decompressed bytes of an event stream in small pieces, between which other tasks can run.
+class _EventBytes(_DecodedBody):
+    """An event stream in small pieces, between which other tasks can run.
 
     A received chunk may decompress to hundreds of megabytes. The SDK would parse all its lines before other tasks run.
     """
-
-    def __init__(self, response: httpx2.Response) -> None:
-        self._encoded = httpx2.Response(
-            response.status_code, headers=response.headers, stream=response.stream, request=response.request
-        )
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async with contextlib.aclosing(self._encoded.aiter_bytes()) as chunks:
@@ -222,9 +224,6 @@ class _EventBytes(httpx2.AsyncByteStream):
                 for start in range(0, len(chunk), EVENT_PIECE_BYTES):
                     yield chunk[start : start + EVENT_PIECE_BYTES]
                     await asyncio.sleep(0)
-
-    async def aclose(self) -> None:
-        await self._encoded.aclose()
 
 
 class _ChangedEvents(httpx2.AsyncByteStream):

@@ -6,7 +6,6 @@ documents become the original CallErrors.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import cached_property
@@ -25,10 +24,10 @@ from operations.sources.openapi.config import HTTPCallOptions
 from operations.sources.openapi.documents import Documents
 from operations.sources.openapi.endpoint import Entry, FoundEntry
 from operations.sources.openapi.inputs import InputPlan
-from operations.sources.openapi.media import EVENT_STREAM
+from operations.sources.openapi.media import EVENT_STREAM, essence
 from operations.sources.openapi.requests import PreparedRequest, RequestBuilder, override_headers
 from operations.sources.openapi.responses import make_error, read_data
-from operations.sources.openapi.service import TURN_BYTES, HTTPService, call_options
+from operations.sources.openapi.service import HTTPService, call_options, paced
 from operations.sources.openapi.sse import ServerSentEvent, SSEParser
 from operations.sources.openapi.template import Template
 from operations.spec import OPEN, AccessControl, Operation, OperationSpec, OperationType
@@ -134,7 +133,7 @@ class OwnEndpoint:
             body = await read_body(sent.response, limit=self._service.config.limits.response_bytes)
         finally:
             await sent.close()
-        if meta.status_code != 200 or not _is_type(meta.content_type, ENVELOPE_TYPE):
+        if meta.status_code != 200 or essence(meta.content_type) != ENVELOPE_TYPE:
             raise self._error(meta, body)
         return _read_envelope(body, self.id)
 
@@ -144,7 +143,7 @@ class OwnEndpoint:
         """Make a call whose response is an event stream: the progress of the call, then its result."""
         result = None
         try:
-            async for envelope in self._follow(prepared, options, context, self._service.parser()):
+            async for envelope in self._follow(prepared, options, context, self._service.parser(context)):
                 result = envelope
         except _LostError as lost:
             raise unavailable(self.id, "the connection was lost before the result", "unknown") from lost
@@ -159,10 +158,7 @@ class OwnEndpoint:
         if options.dry_run:
             yield service.dry_run(prepared, self.id)
             return
-        parser = service.parser()
-        resumed = context.metadata.get("lastEventId")
-        if isinstance(resumed, str):
-            parser.last_event_id = resumed
+        parser = service.parser(context)
         for attempts_left in range(service.config.reconnect, -1, -1):
             try:
                 async for envelope in self._follow(prepared, options, context, parser):
@@ -171,8 +167,7 @@ class OwnEndpoint:
             except _LostError as lost:
                 if not attempts_left:
                     raise unavailable(self.id, "the stream was interrupted", "unknown") from lost
-            parser = service.parser(parser)
-            await asyncio.sleep(min((parser.reconnection_time or 0) / 1000, service.config.retry.longest_delay))
+            parser = await service.next_parser(parser)
 
     async def _follow(
         self, prepared: PreparedRequest, options: HTTPCallOptions, context: OperationContext, parser: SSEParser
@@ -185,7 +180,7 @@ class OwnEndpoint:
         )
         try:
             meta = http_meta(sent.response.status, sent.response.headers)
-            if meta.status_code != 200 or not _is_type(meta.content_type, EVENT_STREAM):
+            if meta.status_code != 200 or essence(meta.content_type) != EVENT_STREAM:
                 raise self._error(meta, await read_body(sent.response, limit=service.config.limits.response_bytes))
             async for event in _events(sent.response, parser):
                 if event.type == "operations.complete":
@@ -270,7 +265,7 @@ class OwnEndpoint:
     def _error(self, meta: HTTPResponseMeta, body: bytes) -> CallError:
         """Return the error of a failed response: of the registry itself, or of a proxy in between."""
         data = read_data(meta.content_type, body)
-        if _is_type(meta.content_type, "application/problem+json") and isinstance(data, dict) and "code" in data:
+        if essence(meta.content_type) == "application/problem+json" and isinstance(data, dict) and "code" in data:
             return self._problem(data)
         if meta.status_code in _LOST:
             return unavailable(self.id, f"a proxy responded with {meta.status_code}", "unknown")
@@ -296,23 +291,14 @@ class OwnEndpoint:
 
 async def _events(response: HTTPResponse, parser: SSEParser) -> AsyncIterator[ServerSentEvent]:
     """Yield the events of a response; raise _LostError if the connection is lost."""
-    chunks = response.chunks()
-    left = TURN_BYTES
-    while True:
-        try:
-            chunk = await anext(chunks)
-        except StopAsyncIteration:
-            return
-        except CallError as error:
-            if error.code is ErrorCode.UNAVAILABLE:
-                raise _LostError from error
-            raise
-        left -= len(chunk)
-        if left < 0:
-            left = TURN_BYTES
-            await asyncio.sleep(0)
-        for event in parser.feed(chunk):
-            yield event
+    try:
+        async for chunk in paced(response.chunks()):
+            for event in parser.feed(chunk):
+                yield event
+    except CallError as error:
+        if error.code is ErrorCode.UNAVAILABLE:
+            raise _LostError from error
+        raise
 
 
 def _schema_never_applies(envelope: ResponseEnvelope[Any]) -> bool:
@@ -350,7 +336,3 @@ async def _report_progress(event: ServerSentEvent, context: OperationContext) ->
 
 def _input_problem(found: Any) -> dict[str, Any]:
     return {"path": found.get("pointer", ""), "message": found.get("detail", "")} if isinstance(found, dict) else {}
-
-
-def _is_type(content_type: str, wanted: str) -> bool:
-    return content_type.partition(";")[0].strip().lower() == wanted

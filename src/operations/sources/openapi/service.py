@@ -131,10 +131,7 @@ class HTTPService:
         if options.dry_run:
             yield self.dry_run(prepared, operation_id)
             return
-        parser = self.parser()
-        resumed = context.metadata.get("lastEventId")
-        if isinstance(resumed, str):
-            parser.last_event_id = resumed
+        parser = self.parser(context)
         for attempt in range(self.config.reconnect + 1):
             last = attempt == self.config.reconnect
             resume = [("Last-Event-ID", parser.last_event_id)] if parser.last_event_id else ()
@@ -158,8 +155,7 @@ class HTTPService:
                 if last or not _may_resume(error, context):
                     raise
                 _log.warning("%s %s: the stream was interrupted (%s)", prepared.method, template.path, error.message)
-            parser = self.parser(parser)
-            await asyncio.sleep(min((parser.reconnection_time or 0) / 1000, self.config.retry.longest_delay))
+            parser = await self.next_parser(parser)
 
     async def send(
         self,
@@ -199,12 +195,7 @@ class HTTPService:
     async def _events(self, response: HTTPResponse, parser: SSEParser) -> AsyncIterator[ResponseEnvelope[Any]]:
         meta = http_meta(response.status, response.headers)
         warned = False
-        left = TURN_BYTES
-        async for chunk in response.chunks():
-            left -= len(chunk)
-            if left < 0:
-                left = TURN_BYTES
-                await asyncio.sleep(0)
+        async for chunk in paced(response.chunks()):
             events = parser.feed(chunk)
             if parser.skipped and not warned:
                 warned = True
@@ -254,13 +245,25 @@ class HTTPService:
         self._exchange = Exchange(client, self.config, self.origins)
         return self._exchange
 
-    def parser(self, before: SSEParser | None = None) -> SSEParser:
-        """Return a parser of events with the configured limits, and with the last event id of the parser `before`."""
-        most = self.config.limits.event_bytes
-        parser = SSEParser(max_line=most, max_event=most)
-        if before is not None:
-            parser.last_event_id, parser.reconnection_time = before.last_event_id, before.reconnection_time
+    def parser(self, context: OperationContext) -> SSEParser:
+        """Return a parser of events; `context` may have the id of the event after which the stream continues."""
+        parser = self._new_parser()
+        resumed = context.metadata.get("lastEventId")
+        if isinstance(resumed, str):
+            parser.last_event_id = resumed
         return parser
+
+    async def next_parser(self, before: SSEParser) -> SSEParser:
+        """Wait as long as the server asked its clients to wait before they reconnect; return the next parser."""
+        parser = self._new_parser()
+        parser.last_event_id, parser.reconnection_time = before.last_event_id, before.reconnection_time
+        await asyncio.sleep(min((parser.reconnection_time or 0) / 1000, self.config.retry.longest_delay))
+        return parser
+
+    def _new_parser(self) -> SSEParser:
+        """Return a parser with the configured limits."""
+        most = self.config.limits.event_bytes
+        return SSEParser(max_line=most, max_event=most)
 
     def dry_run(self, prepared: PreparedRequest, operation_id: str) -> ResponseEnvelope[Any]:
         """Return the request that would be sent."""
@@ -272,6 +275,17 @@ class HTTPService:
             "body": None if body is None else body.preview(),
         }
         return local_envelope(request, operation_id)
+
+
+async def paced(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield the chunks of an event stream; at intervals, let other tasks run."""
+    left = TURN_BYTES
+    async for chunk in chunks:
+        left -= len(chunk)
+        if left < 0:
+            left = TURN_BYTES
+            await asyncio.sleep(0)
+        yield chunk
 
 
 def _prepare(builder: RequestBuilder, input: Any, options: HTTPCallOptions, accept: str) -> PreparedRequest:

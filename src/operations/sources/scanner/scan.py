@@ -62,6 +62,12 @@ class OperationManifest(msgspec.Struct, frozen=True, kw_only=True):
     def __len__(self) -> int:
         return len(self.operations)
 
+    @property
+    def by_id(self) -> dict[str, Operation[Any] | OperationSpec]:
+        """The operations, and the specs without handlers, by id."""
+        operations: dict[str, Operation[Any] | OperationSpec] = {each.id: each for each in self.operations}
+        return operations | {spec.id: spec for spec in self.specs}
+
 
 class ManifestChange(msgspec.Struct, frozen=True, kw_only=True):
     """The difference between two scans."""
@@ -311,20 +317,18 @@ def _adopt_children(name: str, earlier: ModuleType) -> None:
 
 
 def _compare(before: OperationManifest, after: OperationManifest, skipped: list[Skipped]) -> ManifestChange:
-    old = {operation.id: operation for operation in before.operations}
-    new = {operation.id: operation for operation in after.operations}
-    old_specs = {spec.id: spec for spec in before.specs}
-    new_specs = {spec.id: spec for spec in after.specs}
+    old, new = before.by_id, after.by_id
     return ManifestChange(
         manifest=after,
-        added=sorted((new.keys() | new_specs.keys()) - old.keys() - old_specs.keys()),
-        replaced=sorted(
-            [id for id in new.keys() & (old.keys() | old_specs.keys()) if new[id] is not old.get(id)]
-            + [id for id in new_specs.keys() & (old.keys() | old_specs.keys()) if new_specs[id] != old_specs.get(id)]
-        ),
-        removed=sorted((old.keys() | old_specs.keys()) - new.keys() - new_specs.keys()),
+        added=sorted(new.keys() - old.keys()),
+        replaced=sorted(each for each in new.keys() & old.keys() if _differs(new[each], old[each])),
+        removed=sorted(old.keys() - new.keys()),
         skipped=skipped,
     )
+
+
+def _differs(new: Operation[Any] | OperationSpec, old: Operation[Any] | OperationSpec) -> bool:
+    return new is not old if isinstance(new, Operation) else new != old
 
 
 def imported_names(source: bytes, module: str, *, is_package: bool) -> frozenset[str]:

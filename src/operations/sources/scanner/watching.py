@@ -53,7 +53,7 @@ async def watch_operations(
 
 def _apply(registry: OperationCatalogue, before: OperationManifest, after: OperationManifest) -> None:
     """Apply the difference of two manifests to a registry; operations of other sources stay."""
-    old, new = _by_id(before), _by_id(after)
+    old, new = before.by_id, after.by_id
     for operation_id, value in old.items():
         if operation_id not in new and _is_ours(registry, operation_id, value):
             registry.unregister(operation_id)
@@ -71,11 +71,6 @@ def _apply(registry: OperationCatalogue, before: OperationManifest, after: Opera
         else:
             # The handler of a spec was registered separately, and stays registered.
             registry.register(msgspec.structs.replace(registered, spec=value), replace=True)
-
-
-def _by_id(manifest: OperationManifest) -> dict[str, Operation[Any] | OperationSpec]:
-    operations: dict[str, Operation[Any] | OperationSpec] = {value.id: value for value in manifest.operations}
-    return operations | {spec.id: spec for spec in manifest.specs}
 
 
 def _is_ours(registry: OperationCatalogue, operation_id: str, value: Operation[Any] | OperationSpec | None) -> bool:
