@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from operations import CallError, ErrorCode, OperationContext, OperationRegistry
+from operations import CallError, ErrorCode, Operation, OperationContext, OperationRegistry
 from operations.interceptors import CircuitBreaker, ConcurrencyLimit, RateLimit
+from operations.spec import OperationSpec, OperationType
 from operations.testing import error_of
 from tests.interceptors.calls import Clock, Upstream, operation_of, outcomes, registry_of, unavailable
 
@@ -67,6 +70,37 @@ async def test_only_failures_of_the_upstream_count(error: Exception, counts: boo
     for _ in range(5):
         with pytest.raises(CallError):
             await registry.execute("a.b")
+    assert circuit.states() == {("a",): "open" if counts else "closed"}
+
+
+@pytest.mark.parametrize(("seconds", "counts"), [(1.0, False), (30.0, True)])
+@pytest.mark.parametrize("streams", [False, True])
+async def test_a_short_deadline_of_a_caller_does_not_open_it(seconds: float, counts: bool, streams: bool) -> None:
+    """Sources report `TIMEOUT` at the deadline of a call, which its caller chooses."""
+    clock = Clock()
+
+    def time_out(input: Any, context: OperationContext) -> int:
+        clock.now += seconds
+        raise CallError(ErrorCode.TIMEOUT, "the deadline passed")
+
+    async def stream(input: Any, context: OperationContext) -> AsyncIterator[int]:
+        yield time_out(input, context)
+
+    circuit = breaker(clock, window=1_000)
+    spec = OperationSpec(name="b", namespace="a", type=OperationType.SUBSCRIPTION if streams else OperationType.QUERY)
+    called: Operation[Any] = Operation(spec=spec, stream=stream) if streams else Operation(spec=spec, handler=time_out)
+    registry = OperationRegistry([called], interceptors=[circuit])
+
+    async def call() -> None:
+        context = OperationContext(deadline=int(time.time() * 1000) + 90)
+        if streams:
+            assert [each async for each in registry.subscribe("a.b", context=context)] == []
+        else:
+            await registry.execute("a.b", context=context)
+
+    for _ in range(5):
+        with pytest.raises(CallError):
+            await call()
     assert circuit.states() == {("a",): "open" if counts else "closed"}
 
 

@@ -16,6 +16,11 @@ _MAX_KEYS = 10_000
 _LIMITS = ("RATE_LIMITED", "CONCURRENCY_LIMIT", "CIRCUIT_OPEN")
 """Reasons of refusals by a limit or a breaker. They do not count, or one caller could open the breaker for all."""
 
+_LONG_SECONDS = 10.0
+"""Duration from which on a call that its deadline ended counts as a failure."""
+_DEADLINE_SLACK_MS = 100
+"""Time before its deadline in which the timeout of a call may be reported, by sources that limit their own requests."""
+
 
 class CircuitBreaker:
     """Opens if at least `minimum` calls ended within `window` seconds and the share of failures is `failure_rate` or
@@ -27,8 +32,9 @@ class CircuitBreaker:
 
     A failure is `UNAVAILABLE`, `TIMEOUT` or `EXECUTION_ERROR`, except with an HTTP status below 500. Other errors count
     as successes: the upstream answered. A stream is counted when it ends: as a failure if it ends with a failure, else
-    as a success. Cancelled calls, and calls that a limit or another breaker refused, do not count. Each combination of
-    the parts in `by` has a separate breaker; by default, each namespace has one.
+    as a success. Cancelled calls, calls that their deadline ended within 10 seconds, and calls that a limit or another
+    breaker refused, do not count. Each combination of the parts in `by` has a separate breaker; by default, each
+    namespace has one.
     """
 
     def __init__(
@@ -72,16 +78,18 @@ class CircuitBreaker:
         if invocation.streaming:
             return self._stream(invocation, proceed)
         circuit, opened_at = self._admit(invocation)
+        began = self._clock()
         try:
             envelope = await proceed(invocation)
         except BaseException as error:
-            self._record(circuit, opened_at, _is_failure(error))
+            self._record(circuit, opened_at, self._has_failed(error, invocation, began))
             raise
         self._record(circuit, opened_at, False)
         return envelope
 
     async def _stream(self, invocation: Invocation, proceed: Proceed) -> Envelopes:
         circuit, opened_at = self._admit(invocation)
+        began = self._clock()
         failed: bool | None = False
         try:
             async with open_stream(invocation, proceed) as stream:
@@ -90,7 +98,7 @@ class CircuitBreaker:
         except GeneratorExit:
             raise
         except BaseException as error:
-            failed = _is_failure(error)
+            failed = self._has_failed(error, invocation, began)
             raise
         finally:
             self._record(circuit, opened_at, failed)
@@ -112,6 +120,18 @@ class CircuitBreaker:
                 return circuit, circuit.opened_at
             self.refused += 1
         raise refusal(invocation.spec.id, "refused because recent calls failed", "CIRCUIT_OPEN", max(left, 0.0))
+
+    def _has_failed(self, error: BaseException, invocation: Invocation, began: float) -> bool | None:
+        """Return whether a call failed because of the upstream; None if the error is unrelated to the upstream.
+
+        Callers choose the deadline of a call: a short deadline must not open the breaker for other callers.
+        """
+        deadline = invocation.context.deadline
+        if deadline is not None and isinstance(error, CallError) and error.code is ErrorCode.TIMEOUT:
+            has_passed = time.time() * 1000 >= deadline - _DEADLINE_SLACK_MS
+            if has_passed and self._clock() - began < _LONG_SECONDS:
+                return None
+        return _is_failure(error)
 
     def _record(self, circuit: _Circuit, opened_at: float | None, failed: bool | None) -> None:
         """Record the outcome of a call; `failed` is None if the outcome is unrelated to the upstream."""
