@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -422,6 +422,70 @@ async def test_a_client_that_reads_slowly_gets_everything(monkeypatch: pytest.Mo
             await connection.reader.readexactly(LARGE // 20)
             await asyncio.sleep(0.05)
         assert await connection.rest() == b""
+
+
+def connect_from(address: str, place: tuple[str, int]) -> socket.socket:
+    """Connect from an address of the loopback, and send a request whose response is not read."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    client.bind((address, 0))
+    client.connect(place)
+    client.send(b"GET / HTTP/1.1\r\n" + HEAD)
+    client.setblocking(False)
+    return client
+
+
+async def test_the_unread_responses_of_all_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The address with the most unread data loses connections; previously, nothing limited their sum."""
+    monkeypatch.setattr(http_protocol, "_MAX_UNREAD_BYTES", 3 * LARGE)
+    connections: list[HTTPProtocol] = []
+
+    class Counted(HTTPProtocol):
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            connections.append(self)
+
+    def unread() -> list[int]:
+        return [each.transport.get_write_buffer_size() for each in connections]
+
+    def is_answered(number: int) -> bool:
+        if len(connections) < number:
+            return False
+        newest = connections[number - 1]
+        return newest.drained is not None or newest.transport.is_closing()
+
+    async with serving(large, Counted) as place, asyncio.timeout(20), AsyncExitStack() as clients:
+        for number in range(1, 10):
+            clients.enter_context(connect_from("127.0.0.2" if number == 1 else "127.0.0.3", place))
+            await until(lambda number=number: is_answered(number))  # type: ignore[misc]
+            assert sum(unread()) <= 3 * LARGE
+        assert not connections[0].transport.is_closing()
+        assert sum(each.transport.is_closing() for each in connections) >= 4
+        counted = connections[0].state.unread_responses
+        assert counted._bytes <= 3 * LARGE
+    await until(lambda: counted._bytes == 0)
+
+
+async def test_a_request_waits_until_the_response_before_it_was_read() -> None:
+    """Previously, the response to a second request was computed and kept meanwhile."""
+    served: list[str] = []
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        served.append(scope["path"])
+        await large(scope, receive, send)
+
+    async with serving(application) as place, connected(place) as connection, asyncio.timeout(20):
+        connection.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        connection.write(b"GET /1 HTTP/1.1\r\n" + HEAD + b"GET /2 HTTP/1.1\r\n" + HEAD)
+        await until(lambda: served == ["/1"])
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert served == ["/1"]
+        connection.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        for _ in range(2):
+            await connection.reader.readuntil(b"\r\n\r\n")
+            await connection.reader.readexactly(LARGE)
+    assert served == ["/1", "/2"]
 
 
 @pytest.mark.parametrize("header", [(b"x-a", b"b\r\nset-cookie: c"), (b"x-a\n", b"b"), (b"x-a", b"\0"), (b"x", b"\r")])

@@ -38,10 +38,19 @@ _EXPOSED_HEADERS = (
 """Response headers that a page of another configured origin may read."""
 
 
+class Epoch:
+    """The time between two revocations of tokens."""
+
+    __slots__ = ("is_over",)
+
+    def __init__(self) -> None:
+        self.is_over = False
+
+
 class Caller:
     """The sender of a request. `principal` is None for an anonymous caller."""
 
-    __slots__ = ("_exposure", "client_address", "headers", "identity", "key", "principal")
+    __slots__ = ("_epoch", "_exposure", "client_address", "headers", "identity", "key", "principal")
 
     def __init__(
         self,
@@ -50,6 +59,7 @@ class Caller:
         client_address: str = "",
         exposure: Exposure | None = None,
         headers: Mapping[bytes, bytes] | None = None,
+        epoch: Epoch | None = None,
     ) -> None:
         self.principal = principal
         self.identity = identity
@@ -59,6 +69,13 @@ class Caller:
         self.headers = headers or {}
         """The headers of the request by name; empty for a caller without HTTP."""
         self._exposure = exposure
+        self._epoch = epoch
+
+    def check_current(self) -> None:
+        """Refuse a request that arrived so slowly that tokens, perhaps its own, were revoked meanwhile."""
+        if self._epoch is not None and self._epoch.is_over:
+            message = "tokens were revoked while the request arrived: send it again"
+            raise RefusedError(503, ErrorCode.UNAVAILABLE, message, "REVOKED")
 
     @property
     def has_rights(self) -> bool:
@@ -97,6 +114,7 @@ class Admission:
         self.exposure = exposure
         self.authenticator = authenticator
         self.cache = TokenCache()
+        self._epoch = Epoch()
         self.challenge = challenge
         self._challenges = challenges
         """The `WWW-Authenticate` challenges of endpoints with their own token audience, by that audience."""
@@ -126,11 +144,12 @@ class Admission:
             headers = read_headers(scope)
         caller = self.admit_known(scope, headers, audience, token)
         if caller is None:
-            address = _address(scope)
+            address, epoch = _address(scope), self._epoch
             shown = find_token(headers)
             principal = await self._verify(token or "" if shown is None else shown, address, audience)
             self._check_audience(principal, audience)
-            caller = Caller(principal, principal.identity, address, self.exposure, headers)
+            caller = Caller(principal, principal.identity, address, self.exposure, headers, epoch)
+            caller.check_current()
             if self.rate is not None:
                 self.rate.acquire(caller.key)
         return caller
@@ -154,18 +173,24 @@ class Admission:
                 return None
             if principal.audiences:
                 self._check_audience(principal, audience)
-            caller = Caller(principal, principal.identity, _address(scope), self.exposure, headers)
+            caller = Caller(principal, principal.identity, _address(scope), self.exposure, headers, self._epoch)
         if self.rate is not None:
             self.rate.acquire(caller.key)
         return caller
 
     def refresh(self) -> bool:
-        """Return whether tokens may have been revoked since the last check; if so, clear the token cache."""
+        """Return whether tokens may have been revoked since the last check; if so, forget the verified tokens."""
         has_changed = getattr(self.authenticator, "has_changed", None)
         if has_changed is None or not has_changed():
             return False
-        self.cache.clear()
+        self.forget()
         return True
+
+    def forget(self) -> None:
+        """Forget the verified tokens, because a token was revoked. Requests that are still arriving are refused."""
+        self.cache.clear()
+        self._epoch.is_over = True
+        self._epoch = Epoch()
 
     def check_source(self, headers: Mapping[bytes, bytes]) -> None:
         """Refuse a request whose `Host` or `Origin` is not an accepted one."""

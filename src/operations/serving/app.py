@@ -184,8 +184,8 @@ class ServedApp:
         await self.dispatcher.close()
 
     async def revoke(self) -> None:
-        """Clear the token cache and close streams and connections. Clients with valid tokens can reconnect."""
-        self.admission.cache.clear()
+        """Forget verified tokens, and close streams and connections. Clients with valid tokens can reconnect."""
+        self.admission.forget()
         await self.streams.close()
         if self._mcp is not None:
             self._mcp.end_streams()
@@ -338,6 +338,7 @@ def _make_mcp(served: ServedApp) -> Any:
     mcp_server = MCPServer(
         served.exposure,
         served.dispatcher,
+        streams=served.streams,
         name=settings.title,
         version=settings.version,
         audit=served.audit,

@@ -7,7 +7,7 @@ that become WebSockets.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from typing import Any
 from urllib.parse import unquote
 
@@ -29,6 +29,8 @@ _HEAD_SECONDS = 10.0
 """Seconds to receive a head, and to receive the rest of a body after the response was written."""
 _UNREAD_SECONDS = 30.0
 """Seconds within which a client must read some of the data that waits for it."""
+_MAX_UNREAD_BYTES = 256 << 20
+"""Largest number of bytes of responses of all connections together that wait to be read."""
 _REFUSAL = "HTTP/1.1 {}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 _BAD_REQUEST = _REFUSAL.format("400 Bad Request").encode()
 _TOO_LARGE = _REFUSAL.format("431 Request Header Fields Too Large").encode()
@@ -76,6 +78,7 @@ class HTTPProtocol(asyncio.Protocol):
         self._timer_at = 0.0
         self._unread_timer: asyncio.TimerHandle | None = None
         """Timer that runs while the client reads slowly."""
+        self._unread: UnreadResponses = vars(server_state).setdefault("unread_responses", UnreadResponses())
 
     # The transport
 
@@ -103,7 +106,7 @@ class HTTPProtocol(asyncio.Protocol):
         """Parse received data, then run the request that it contains."""
         if self._closes or self.transport.is_closing() or not self._parse(data):
             return
-        if self._running is not None:
+        if self._running is not None or self.drained is not None:
             self._ahead_bytes += len(data)
             if self._waiting and self._ahead_bytes > _MAX_HEAD_BYTES:
                 self.pause_reading()
@@ -154,12 +157,16 @@ class HTTPProtocol(asyncio.Protocol):
         """Make the application wait, because the client reads slowly."""
         self.drained = asyncio.Event()
         self._limit_unread()
+        self._unread.add(self.transport, self._client[0] if self._client else "")
 
     def resume_writing(self) -> None:
         """Let the application continue: the client has read the written data."""
+        self._unread.remove(self.transport)
         if self.drained is not None:
             self.drained.set()
             self.drained = None
+            if self._waiting:
+                self._loop.call_soon(self._start)
         if self._unread_timer is not None:
             self._unread_timer.cancel()
             self._unread_timer = None
@@ -299,8 +306,8 @@ class HTTPProtocol(asyncio.Protocol):
             self._running.keeps_alive = False
 
     def _start(self) -> None:
-        """Run the application for the next request."""
-        if self._running is not None or not self._waiting:
+        """Run the application for the next request, once the client has read the response to the previous one."""
+        if self._running is not None or not self._waiting or self.drained is not None:
             return
         if len(self.state.connections) > self._config.limit_concurrency:
             self._close_with(_UNAVAILABLE)
@@ -401,6 +408,50 @@ class HTTPProtocol(asyncio.Protocol):
             self.transport.close()
         else:
             self._set_timer(self._until)
+
+
+class UnreadResponses:
+    """The connections of a server whose clients read slowly, and the bytes that wait for these clients."""
+
+    def __init__(self) -> None:
+        self._connections: dict[asyncio.Transport, tuple[str, int]] = {}
+        """The address of each connection, and the number of unread bytes when it was last counted."""
+        self._bytes = 0
+
+    def add(self, transport: asyncio.Transport, address: str) -> None:
+        """Count the unread bytes of a connection. If there are too many, abort connections of greedy clients."""
+        self.remove(transport)
+        self._connections[transport] = address, 0
+        self._count(transport)
+        if self._bytes > _MAX_UNREAD_BYTES:
+            for each in self._connections:
+                self._count(each)
+            self._abort_largest()
+
+    def remove(self, transport: asyncio.Transport) -> None:
+        """Forget a connection whose client has read the data, or which has ended."""
+        _, counted = self._connections.pop(transport, ("", 0))
+        self._bytes -= counted
+
+    def _count(self, transport: asyncio.Transport) -> None:
+        address, before = self._connections[transport]
+        now = transport.get_write_buffer_size()
+        self._connections[transport] = address, now
+        self._bytes += now - before
+
+    def _abort_largest(self) -> None:
+        """Abort the largest responses of the address with the most unread bytes, until few enough are left."""
+        of_addresses: Counter[str] = Counter()
+        for address, size in self._connections.values():
+            of_addresses[address] += size
+        largest = sorted(self._connections, key=lambda each: self._connections[each][1])
+        while self._bytes > _MAX_UNREAD_BYTES:
+            greedy = of_addresses.most_common(1)[0][0]
+            transport = next(each for each in reversed(largest) if self._connections[each][0] == greedy)
+            largest.remove(transport)
+            of_addresses[greedy] -= self._connections[transport][1]
+            self.remove(transport)
+            transport.abort()
 
 
 def _address(name: Any) -> tuple[str, int] | None:

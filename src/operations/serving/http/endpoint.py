@@ -170,6 +170,7 @@ class HTTPEndpoint:
         streams = _wants_stream(route, accepts)
         if method == "POST":
             raw = await self._bodies.read(receive, headers, caller.key)
+            caller.check_current()
             most = None if len(raw) <= LARGE_MESSAGE or caller.has_rights else self._limits.values
             input = read_body(route.inputs_of, route.id, raw, headers.get(b"content-type"), most)
         else:
@@ -274,6 +275,7 @@ class HTTPEndpoint:
             route=call.route,
             request=request,
             owner=call.caller.key,
+            principal=principal,
             fingerprint=fingerprint_of(call.raw, b""),
             envelopes=call.accepts.envelope_events,
             last_event_id=last_event_id,

@@ -21,6 +21,7 @@ from operations.envelope import MCPResponseMeta, ResponseEnvelope, SSEEvent
 from operations.errors import CallError, ErrorCode
 from operations.failures import aborted, too_large
 from operations.identity.rate_limits import ConcurrencyLimits
+from operations.identity.tokens import Principal
 from operations.serving.asgi import REQUEST_ID_HEADER, Headers, Receive, Send, wait_for_disconnect
 from operations.serving.http.problems import encode_problem, problem
 from operations.serving.http.responses import write_json
@@ -58,6 +59,8 @@ class StreamRequest(msgspec.Struct, kw_only=True):
     request: Request
     owner: str
     """The caller to whose limit the stream counts (`Caller.key`)."""
+    principal: Principal | None = None
+    """The verified credentials of the caller."""
     fingerprint: bytes
     """A hash of the input, because a stream can only be resumed with the input with which it was started."""
     envelopes: bool = False
@@ -254,9 +257,12 @@ class _Stream:
             self.running.stop(aborted(self.wanted.route.id, "the client closed the connection"))
 
     def is_same(self, wanted: StreamRequest) -> bool:
-        """Whether a request has the caller, operation and input of this stream."""
+        """Whether a request has the caller, operation and input of this stream, and credentials no weaker."""
         own = self.wanted
-        return own.owner == wanted.owner and own.route.id == wanted.route.id and own.fingerprint == wanted.fingerprint
+        is_same = (
+            own.owner == wanted.owner and own.route.id == wanted.route.id and own.fingerprint == wanted.fingerprint
+        )
+        return is_same and _is_as_strong(wanted.principal, own.principal)
 
     def has_after(self, number: int) -> bool:
         """Whether all events after `number` are still stored."""
@@ -305,6 +311,15 @@ class _Expiry(msgspec.Struct, eq=False):
     def expire(self) -> None:
         if self.stream.changes == self.changes:
             self.stream.stop()
+
+
+def _is_as_strong(resuming: Principal | None, first: Principal | None) -> bool:
+    """Whether credentials have the rights of those that a stream was started with, and do not expire before them."""
+    if resuming is None or first is None:
+        return resuming is first
+    one, other = resuming.identity, first.identity
+    has_rights = set(one.scopes) == set(other.scopes) and one.resources == other.resources
+    return has_rights and (resuming.expires_at or math.inf) >= (first.expires_at or math.inf)
 
 
 def check_last_event_id(header: bytes) -> str:

@@ -94,6 +94,7 @@ class MCPCalls:
     def __init__(
         self,
         dispatcher: Dispatcher,
+        streams: Dispatcher,
         suspended_calls: SuspendedCalls,
         *,
         exposure: Exposed,
@@ -101,6 +102,8 @@ class MCPCalls:
         limits: Limits,
     ) -> None:
         self.dispatcher = dispatcher
+        self._streams = streams
+        """The dispatcher of streams. A server ends them, for example because a token was revoked."""
         self.suspended_calls = suspended_calls
         self._exposure = exposure
         self._audit = audit
@@ -248,16 +251,14 @@ class MCPCalls:
         input: Any,
         info: RequestInfo,
         client: Client | None,
-        *,
-        is_stream: bool = False,
     ) -> Request:
-        # A handler that asks may wait for a person. Streams have separate limits.
+        # A handler that asks may wait for a person.
         asks = can_ask(operation, self.dispatcher.registry)
         seconds = self._deadline_seconds + (ASK_SECONDS if asks else 0)
         return Request(
             host=self.dispatcher,
             caller=info.caller.key,
-            deadline=None if is_stream else int((time.time() + seconds) * 1000),
+            deadline=int((time.time() + seconds) * 1000),
             operation_id=operation.id,
             input=input,
             grant=Grant(identity=info.identity, protocol="mcp", exposure=self._exposure),
@@ -268,9 +269,12 @@ class MCPCalls:
 
     async def _follow(self, tool: Tool, input: Any, info: RequestInfo, client: Client | None) -> Result:
         """Return the first items of a stream; to a registry of this library, send every item as progress."""
-        request = self._request(tool.operation, input, info, client, is_stream=True)
+        request = self._request(tool.operation, input, info, client)
+        principal = info.caller.principal
+        expires = None if principal is None else principal.expires_at
+        request.deadline = None if expires is None else int(expires * 1000)
         items: list[Any] = []
-        stream = self.dispatcher.stream(request)
+        stream = self._streams.stream(request)
         if STREAM in info.meta and info.progress is not None:
             count = 0
             async for envelope in stream:

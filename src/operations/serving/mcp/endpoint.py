@@ -67,6 +67,7 @@ class MCPEndpoint:
         if scope["method"] == "POST":
             try:
                 body = await self._bodies.read(receive, headers, caller.key)
+                caller.check_current()
                 if len(body) > LARGE_MESSAGE and not caller.has_rights:
                     check_values(body, self._limits.values)
             except ClientDisconnectedError:

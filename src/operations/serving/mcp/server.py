@@ -56,6 +56,7 @@ class MCPServer:
         exposure: Exposure,
         dispatcher: Dispatcher,
         *,
+        streams: Dispatcher | None = None,
         name: str,
         version: str,
         instructions: str | None = None,
@@ -74,6 +75,7 @@ class MCPServer:
         self.suspended_calls = SuspendedCalls(dispatcher.slots, key=state_key)
         self.calls = MCPCalls(
             dispatcher,
+            streams or dispatcher,
             self.suspended_calls,
             exposure=exposure,
             audit=audit or AuditWriter(),
