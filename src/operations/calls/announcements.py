@@ -77,12 +77,12 @@ class Announcer:
         self._confirmed: asyncio.Event = asyncio.Event()
         self._is_gone = False
         self._pulse: asyncio.TimerHandle | None = None
-        self._second: asyncio.TimerHandle | None = None
-        """The timer of the second in which `_answering` is counted."""
-        self._answering = 0.0
-        """Seconds spent on announcements to single peers since the timer `_second` started."""
-        self._is_asked = False
-        """Whether a peer got no announcement because `_answering` is over its limit."""
+        self._answer_timer: asyncio.TimerHandle | None = None
+        """Timer for the end of the second in which `_answer_seconds` is counted."""
+        self._answer_seconds = 0.0
+        """Seconds spent on announcements to single peers since the timer `_answer_timer` started."""
+        self._is_answer_due = False
+        """Whether a peer got no announcement because `_answer_seconds` exceeds its limit."""
         self._stop_listening = endpoint.listen(ASKS)
         endpoint.notice_handlers.append(self._notice)
         # Announce before pending calls are sent again: until it has the announcement, a hub lets this peer call without
@@ -149,7 +149,7 @@ class Announcer:
                 self._send(WorkerGone(VERSION, "", WORKERS, WorkerPayload(self.worker_id)))
             self._stop_listening()
             self._endpoint.before_resending.remove(self._announce_again)
-        for timer in (self._pulse, self._second):
+        for timer in (self._pulse, self._answer_timer):
             if timer is not None:
                 timer.cancel()
 
@@ -166,18 +166,19 @@ class Announcer:
 
     def _answer(self, peer: str) -> None:
         """Send a peer the announcement; limit the time for that, because a peer of a bus may request it very often."""
-        if self._second is None:
-            self._second = asyncio.get_running_loop().call_later(1.0, self._end_second)
-        if self._answering > _ANSWER_SECONDS:
-            self._is_asked = True
+        if self._answer_timer is None:
+            self._answer_timer = asyncio.get_running_loop().call_later(1.0, self._end_second)
+        if self._answer_seconds > _ANSWER_SECONDS:
+            self._is_answer_due = True
             return
         began = time.perf_counter()
         self._send_operations(f"inbox.{peer}")
-        self._answering += time.perf_counter() - began
+        self._answer_seconds += time.perf_counter() - began
 
     def _end_second(self) -> None:
-        self._second, self._answering, is_asked, self._is_asked = None, 0.0, self._is_asked, False
-        if is_asked and not self._is_gone:
+        is_due, self._is_answer_due = self._is_answer_due, False
+        self._answer_timer, self._answer_seconds = None, 0.0
+        if is_due and not self._is_gone:
             self._send_operations(WORKERS)
 
     def _expand(self, refused: Mapping[str, str]) -> dict[str, str]:

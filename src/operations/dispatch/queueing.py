@@ -311,8 +311,7 @@ class EagerTasks:
     def __init__(self) -> None:
         self.waiting: FairQueue[StartableCall] = FairQueue()
         """Calls that have a slot and wait for their task."""
-        self._slow = 0
-        """Number of slow calls in a row."""
+        self._slow_in_a_row = 0
         self._is_paced = False
         """Whether calls are queued; if so, `_next_turn` is scheduled and starts them."""
 
@@ -327,10 +326,10 @@ class EagerTasks:
         if not request.is_over:
             request.task = task
         if perf_counter() - began < _QUICK_SECONDS:
-            self._slow = 0
+            self._slow_in_a_row = 0
         else:
-            self._slow += 1
-            if self._slow >= _SLOW_STARTS and not self._is_paced:
+            self._slow_in_a_row += 1
+            if self._slow_in_a_row >= _SLOW_STARTS and not self._is_paced:
                 self._is_paced = True
                 loop.call_soon(self._next_turn, loop)
 

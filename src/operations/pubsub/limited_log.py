@@ -12,10 +12,9 @@ LINES_A_MINUTE = 20
 class LimitedLog(logging.LoggerAdapter[logging.Logger]):
     """A log that writes at most `LINES_A_MINUTE` lines per minute, and the number of lines that it dropped."""
 
-    def __init__(self, logger: logging.Logger, what: str) -> None:
+    def __init__(self, logger: logging.Logger, subject: str) -> None:
         super().__init__(logger, {})
-        self._what = what
-        """What the lines are about."""
+        self._subject = subject
         self._minute = 0
         self._lines = 0
         """Number of lines of this minute, including dropped ones."""
@@ -29,7 +28,7 @@ class LimitedLog(logging.LoggerAdapter[logging.Logger]):
         if minute != self._minute:
             left_out, self._minute, self._lines = self._lines - LINES_A_MINUTE, minute, 0
             if left_out > 0:
-                self.logger.warning("%d log lines about %s were dropped", left_out, self._what)
+                self.logger.warning("%d log lines about %s were dropped", left_out, self._subject)
         self._lines += 1
         if self._lines <= LINES_A_MINUTE:
             super().log(level, msg, *args, **options)

@@ -74,8 +74,7 @@ class WebSocketLink(picows.WSListener):
         self.source: Any = self
         self._transport: Any = None
         self._write_buffer: list[bytes] = []
-        self._flushes = False
-        """Whether `_flush` is scheduled."""
+        self._is_flush_scheduled = False
         self._together = _FEWEST_TOGETHER
         self.is_slow = False
         self._pong: bytes | None = None
@@ -88,8 +87,7 @@ class WebSocketLink(picows.WSListener):
         self._backlog_bytes = 0
         """Size of the frames in `_backlog` and of the frame that is being handled."""
         self._handled_bytes = 0
-        self._handles = False
-        """Whether `_handle_backlog` is scheduled."""
+        self._is_handling_scheduled = False
         self._is_paused = False
         self._is_server = large is not None
         self._reader: SocketReader | None = None
@@ -123,11 +121,11 @@ class WebSocketLink(picows.WSListener):
 
     def send(self, message: bytes) -> None:
         """Send a message together with the others of this iteration of the event loop."""
-        if not self._flushes:
+        if not self._is_flush_scheduled:
             if self._has_ended or self._transport is None:
                 self.unsent += 1
                 return
-            self._flushes = True
+            self._is_flush_scheduled = True
             self._loop.call_soon(self._flush)
         self._write_buffer.append(message)
         if len(message) > WRITTEN_NOW:
@@ -137,11 +135,11 @@ class WebSocketLink(picows.WSListener):
             self._write()
 
     def _schedule_flush(self) -> None:
-        self._flushes = True
+        self._is_flush_scheduled = True
         self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        self._flushes = False
+        self._is_flush_scheduled = False
         self._together = _FEWEST_TOGETHER
         self._write()
         if self._pong is not None and not self.is_slow and self.is_open:
@@ -234,7 +232,7 @@ class WebSocketLink(picows.WSListener):
         elif (
             data[:1] != b"\0"  # type: ignore[index]
             and frame.last_in_buffer
-            and not self._handles
+            and not self._is_handling_scheduled
             and (size <= LARGE_MESSAGE or self.large.enter())
         ):
             # The usual case: one message, handled immediately.
@@ -250,7 +248,7 @@ class WebSocketLink(picows.WSListener):
         elif kind == _PING:
             # Only the last of several pings needs a reply, and none is buffered for a peer that does not read.
             self._pong = frame.get_payload_as_bytes()
-            if not self._flushes:
+            if not self._is_flush_scheduled:
                 self._schedule_flush()
 
     def _join_fragments(self, fragment: bytes, *, is_last: bool) -> bytes | None:
@@ -280,19 +278,19 @@ class WebSocketLink(picows.WSListener):
                 self._callbacks.receiving(self)
                 if self._is_aborted:
                     return
-        if not self._handles:
+        if not self._is_handling_scheduled:
             if is_last:
                 self._handle_backlog()
             else:
                 self._schedule_handling()
 
     def _schedule_handling(self) -> None:
-        self._handles = True
+        self._is_handling_scheduled = True
         self._loop.call_soon(self._handle_backlog)
 
     def _handle_backlog(self) -> None:
         """Handle the waiting messages of one turn; the others follow in the next iteration of the event loop."""
-        self._handles = False
+        self._is_handling_scheduled = False
         messages, turn = self._messages, self.turn
         turn.begin()
         while True:
@@ -333,7 +331,7 @@ class WebSocketLink(picows.WSListener):
     def resume_writing(self) -> None:
         """Note that the peer is no longer slow; called by picows once the peer has read most of the unsent data."""
         self.is_slow = False
-        if self._pong is not None and not self._flushes:
+        if self._pong is not None and not self._is_flush_scheduled:
             self._schedule_flush()
         self._callbacks.drained(self)
 
@@ -341,7 +339,7 @@ class WebSocketLink(picows.WSListener):
         """Report the end of the connection after the last message; called by picows."""
         self._has_ended = True
         self._write()
-        if not self._handles:
+        if not self._is_handling_scheduled:
             self._finish()
 
     def _finish(self) -> None:

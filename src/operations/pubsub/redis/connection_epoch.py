@@ -51,8 +51,7 @@ class ConnectionEpoch:
         self._servers = servers
         self._masters: dict[RedisNode, RedisConnection] = {}
         self._blocking: dict[RedisConnection, RedisNode] = {}
-        self._flushes = False
-        """Whether a flush is scheduled."""
+        self._is_flush_scheduled = False
 
     @property
     def main(self) -> RedisConnection:
@@ -139,12 +138,12 @@ class ConnectionEpoch:
 
     def flush_soon(self) -> None:
         """Write the added commands at the end of this iteration of the event loop."""
-        if not self._flushes:
-            self._flushes = True
+        if not self._is_flush_scheduled:
+            self._is_flush_scheduled = True
             asyncio.get_running_loop().call_soon(self._flush_scheduled)
 
     def _flush_scheduled(self) -> None:
-        self._flushes = False
+        self._is_flush_scheduled = False
         self.flush()
 
     async def catch_up(self) -> None:

@@ -110,11 +110,11 @@ class RedisTransport(ReconnectingTransport, Flushes, ReportsBacklog):
         self._servers = RedisServers(self.address, context, self.peer)
         self._unsent: dict[str, Unsent] = {}
         """The messages that wait for the next write, by address."""
-        self._alone: dict[str, bool] = {}
-        """Whether an address had only one worker when a message was last sent there."""
+        self._has_one_worker: dict[str, bool] = {}
+        """By address: whether there was only one worker when a message was last sent."""
         self._reading = False
-        self._is_fresh = False
-        """Whether the write buffer was empty at the last `begin_reading`."""
+        self._was_empty = False
+        """Whether the write buffer was empty at the last `begin_reading`: later messages are responses."""
         self._is_quick = False
         """Whether the buffered messages are immediate responses to received ones."""
         self._scheduled = False
@@ -205,7 +205,7 @@ class RedisTransport(ReconnectingTransport, Flushes, ReportsBacklog):
 
         def pushed(reply: Reply) -> None:
             if isinstance(reply, int) and reply > 0:
-                self._alone[address] = reply == 1
+                self._has_one_worker[address] = reply == 1
             else:
                 report_undelivered(sent, f"no worker listens at {address}" if reply == 0 else explain(reply))
 
@@ -214,7 +214,7 @@ class RedisTransport(ReconnectingTransport, Flushes, ReportsBacklog):
             return
         keys = self.keys.of_namespace(address)
         requests = [message for message, _ in sent]
-        if self._alone.get(address, False):
+        if self._has_one_worker.get(address, False):
             elements = batches(requests, _BATCH_BYTES)
         else:
             # Each of several waiting workers is woken for more than one request.
@@ -282,11 +282,11 @@ class RedisTransport(ReconnectingTransport, Flushes, ReportsBacklog):
     def begin_reading(self) -> None:
         """Combine the messages sent until `end_reading` into one write."""
         self._reading = True
-        self._is_fresh = not self._unsent
+        self._was_empty = not self._unsent
 
     def worked(self, *, quickly: bool) -> None:
         """Note whether the requests that this worker took were handled quickly."""
-        self._is_quick = quickly and self._is_fresh
+        self._is_quick = quickly and self._was_empty
 
     def end_reading(self) -> None:
         """Write the messages that were sent since `begin_reading`."""
