@@ -23,7 +23,7 @@ from operations.pubsub.protocols import (
     TransportWrapper,
     Undelivered,
 )
-from operations.pubsub.schemes import check_address, connect
+from operations.pubsub.urls import check_address, connect
 
 __all__ = [
     "Arrival",

@@ -1,25 +1,79 @@
-"""Hosts and ports in the URLs of transports, checked before anything connects."""
+"""URLs of transports: the transport that a scheme opens, and hosts and ports, which are checked before connecting.
+
+The table has the schemes of this project. Other packages, and `operations.calls` for `ws` and `wss`, register an entry
+point in the group `operations.transports`: its name is the scheme, its object is called with the URL and options. The
+library of a transport is imported when its URL is opened.
+"""
 
 from __future__ import annotations
 
 import re
+from contextlib import AbstractAsyncContextManager
+from importlib import import_module
+from typing import Any, NamedTuple
 
 from operations.errors import CallError, ErrorCode
 
-PORTS = {
-    "nats": 4222,
-    "redis": 6379,
-    "redis+cluster": 6379,
-    "redis+sentinel": 26379,
-    "rediss": 6379,
-    "rediss+cluster": 6379,
-    "rediss+sentinel": 26379,
-    "tls": 4222,
-    "ws": 80,
-    "wss": 443,
+GROUP = "operations.transports"
+"""The entry-point group of the schemes of other packages."""
+
+
+class _Scheme(NamedTuple):
+    """A scheme of transports."""
+
+    module: str
+    """The module of `operations.pubsub` whose function `connect` opens the transport; empty for an entry point."""
+    port: int | None = None
+    """The default port; None for a transport without a network address."""
+
+
+_SCHEMES = {
+    "memory": _Scheme("memory"),
+    "nats": _Scheme("nats", 4222),
+    "redis": _Scheme("redis", 6379),
+    "redis+cluster": _Scheme("redis", 6379),
+    "redis+sentinel": _Scheme("redis", 26379),
+    "rediss": _Scheme("redis", 6379),
+    "rediss+cluster": _Scheme("redis", 6379),
+    "rediss+sentinel": _Scheme("redis", 26379),
+    "tls": _Scheme("nats", 4222),
+    "unix": _Scheme("redis"),
+    "ws": _Scheme("", 80),
+    "wss": _Scheme("", 443),
 }
-"""The default port by the scheme of the URL."""
 _NO_NAME = re.compile(r"[\s\x00-\x1f\x7f<>\"^`{|}\\\[\]]")
+
+
+def connect(url: str, **options: Any) -> AbstractAsyncContextManager[Any]:
+    """Open the transport that a URL names: `async with connect("nats://127.0.0.1:4222") as transport:`.
+
+    The error for a missing library names the extra to install. The options are those of the transport:
+    `operations.pubsub.memory|redis|nats.connect`, `operations.calls.hub.spoke.Spoke`.
+    """
+    check_address(url)
+    scheme = _scheme_of(url)
+    module = _SCHEMES[scheme].module if scheme in _SCHEMES else ""
+    if module:
+        open_transport = import_module(f"operations.pubsub.{module}").connect
+    else:
+        registered = _registered()
+        if scheme not in registered:
+            raise wrong_address(
+                url, f"no installed package provides a transport for {scheme!r} (entry points: {GROUP})"
+            )
+        open_transport = registered[scheme].load()
+    opened: AbstractAsyncContextManager[Any] = open_transport(url, **options)
+    return opened
+
+
+def check_address(url: str) -> None:
+    """Raise a CallError for an invalid address of a transport, without importing its library."""
+    scheme = _scheme_of(url)
+    if scheme not in _SCHEMES:
+        known = {*_SCHEMES, *_registered()}
+        if scheme not in known:
+            raise wrong_address(url, f"unknown scheme {scheme!r}: expected one of {', '.join(sorted(known))}")
+    hosts_and_ports(url)
 
 
 def hosts_and_ports(url: str) -> list[tuple[str, int]]:
@@ -27,9 +81,10 @@ def hosts_and_ports(url: str) -> list[tuple[str, int]]:
 
     The list is empty for a URL without a network address (`memory:`, `unix://…`).
     """
-    scheme = url.partition(":")[0].lower()
+    scheme = _scheme_of(url)
     _, separator, rest = url.partition("://")
-    if scheme not in PORTS:
+    default = _SCHEMES[scheme].port if scheme in _SCHEMES else None
+    if default is None:
         if scheme == "unix" and not rest.strip("/"):
             raise wrong_address(url, "it has no socket path: expected unix:///path/to/redis.sock")
         return []
@@ -37,7 +92,7 @@ def hosts_and_ports(url: str) -> list[tuple[str, int]]:
         raise wrong_address(url, f"expected {scheme}://host:port")
     found = []
     for text in _parts(rest.partition("?")[0], scheme):
-        host, port = _read_host_and_port(text, PORTS[scheme], url)
+        host, port = _read_host_and_port(text, default, url)
         if not host and not scheme.startswith("redis"):
             raise wrong_address(url, f"it has no host: expected {scheme}://host:port")
         found.append((host or "127.0.0.1", port))
@@ -74,6 +129,17 @@ def wrong_address(url: str, reason: str) -> CallError:
     scheme, separator, rest = url.partition("://")
     shown = f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}" if separator else url.rpartition("@")[2]
     return CallError(ErrorCode.VALIDATION_ERROR, f"{shown!r} is not a valid address: {reason}")
+
+
+def _scheme_of(url: str) -> str:
+    return url.partition(":")[0].lower()
+
+
+def _registered() -> dict[str, Any]:
+    """Return the entry points of other packages by scheme."""
+    from importlib.metadata import entry_points  # slow to import, and needed for few URLs
+
+    return {entry.name: entry for entry in entry_points(group=GROUP)}
 
 
 def _parts(rest: str, scheme: str) -> list[str]:

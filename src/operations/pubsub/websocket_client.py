@@ -13,7 +13,7 @@ import os
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from operations.errors import CallError, ErrorCode
@@ -124,27 +124,15 @@ def _shown(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
-class Target(Protocol):
-    """The server that a library connects to."""
-
-    @property
-    def host(self) -> str:
-        """The server's name or IP address."""
-
-    @property
-    def port(self) -> int:
-        """The server's port."""
-
-
-OpenSocket = Callable[[Target], Awaitable[socket.socket]]
+OpenSocket = Callable[[picows.WSParsedURL], Awaitable[socket.socket]]
 
 
 async def open_cancellable(make: Callable[[OpenSocket], Coroutine[Any, Any, T]]) -> T:
     """Return the connection that `make(open_socket)` opens; when cancelled, shut down the sockets it has opened."""
     opened: list[socket.socket] = []
 
-    async def open_socket(target: Target) -> socket.socket:
-        found = await _connect_socket(target.host, target.port)
+    async def open_socket(url: picows.WSParsedURL) -> socket.socket:
+        found = await _connect_socket(url.host, url.port)
         opened.append(found)
         return found
 
