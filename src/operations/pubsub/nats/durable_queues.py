@@ -120,14 +120,17 @@ class DurableQueues(Stores, StoresKeys):
         """
 
         def answered(answer: JetStreamReply) -> None:
-            problem = "" if answer.error is None else answer.error.description
             if answer.error is None:
                 posting.stored()
-            elif answer.error.code:
+                return
+            problem = answer.error.description
+            if isinstance(problem, Interrupted):
+                return
+            if answer.error.code:
                 posting.undelivered(f"JetStream did not store the message: {problem}")
             elif has_stream or isinstance(problem, DeliveryRefused):
                 posting.undelivered(problem)
-            elif not isinstance(problem, Interrupted):
+            else:
                 _ = self.jetstream.spawn(self._make_and_store(posting))
 
         self.jetstream.publish(posting.subject, posting.message, posting.headers, answered)
