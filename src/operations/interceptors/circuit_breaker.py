@@ -17,9 +17,9 @@ _LIMITS = ("RATE_LIMITED", "CONCURRENCY_LIMIT", "CIRCUIT_OPEN")
 """Reasons of refusals by a limit or a breaker. They do not count, or one caller could open the breaker for all."""
 
 _LONG_SECONDS = 10.0
-"""Duration from which on a call that its deadline ended counts as a failure."""
+"""Least duration of a call ended by its deadline that counts as a failure."""
 _DEADLINE_SLACK_MS = 100
-"""Time before its deadline in which the timeout of a call may be reported, by sources that limit their own requests."""
+"""How long before a call's deadline its timeout may be reported, by sources that limit their own requests."""
 
 
 class CircuitBreaker:
@@ -32,9 +32,9 @@ class CircuitBreaker:
 
     A failure is `UNAVAILABLE`, `TIMEOUT` or `EXECUTION_ERROR`, except with an HTTP status below 500. Other errors count
     as successes: the upstream answered. A stream is counted when it ends: as a failure if it ends with a failure, else
-    as a success. Cancelled calls, calls that their deadline ended within 10 seconds, and calls that a limit or another
-    breaker refused, do not count. Each combination of the parts in `by` has a separate breaker; by default, each
-    namespace has one.
+    as a success. Not counted are cancelled calls, calls ended by their deadline within 10 seconds, and calls refused by
+    a limit or another breaker. Each combination of the parts in `by` has a separate breaker; by default, each namespace
+    has one.
     """
 
     def __init__(

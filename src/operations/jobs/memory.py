@@ -54,7 +54,7 @@ class _MemoryJob(msgspec.Struct, eq=False):
     ended: asyncio.Event
     call: _JobCall | None = None
     expiry: asyncio.TimerHandle | None = None
-    """The timer that deletes the job some time after its end."""
+    """The timer that deletes the job when its outcome expires."""
 
     @property
     def size(self) -> int:
@@ -205,7 +205,7 @@ class MemoryJobStore:
             expiry.cancel()
 
     async def close(self) -> None:
-        """Cancel the jobs that run or wait; the outcomes of the others are no longer deleted."""
+        """Cancel the jobs that run or wait; the outcomes of ended jobs no longer expire."""
         await self._dispatcher.close()
         for job in self._jobs.values():
             if job.expiry is not None:

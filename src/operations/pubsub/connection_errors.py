@@ -1,7 +1,7 @@
 """Errors of connecting to a server: which of them are permanent, and whether TLS is the cause.
 
-A server is asked for the cause only after a connection has failed, and no secrets are sent. It gets a TLS handshake
-that accepts any certificate and is then aborted, or a request to which every server of its kind responds.
+A server is asked for the cause only after a connection has failed, and no secrets are sent. The server gets a TLS
+handshake that accepts any certificate and is then aborted, or a request to which every server of its kind responds.
 """
 
 from __future__ import annotations

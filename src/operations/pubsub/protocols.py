@@ -38,7 +38,7 @@ class DeliveryRefused(str):
 
 
 def report_undelivered(messages: Iterable[tuple[bytes, Undelivered | None]], reason: str) -> None:
-    """Report messages as undelivered, each to the callback that was given with it."""
+    """Report messages as undelivered, each to its callback."""
     for _, undelivered in messages:
         if undelivered is not None:
             undelivered(reason)

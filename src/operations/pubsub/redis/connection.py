@@ -31,7 +31,7 @@ def pack(*command: bytes) -> bytes:
 _NOTHING = object()
 _REFUSALS = ("NOPERM", "WRONGPASS", "NOAUTH", "ACL failure", "can't run this command", "can't access")
 CONNECT_SECONDS = 5.0
-"""Seconds within which a server has to accept a connection, and to reply to the commands of its beginning."""
+"""Seconds within which a server has to accept a connection, and to reply to its first commands."""
 SILENT_BEATS = 3
 """How many heartbeats a server may be silent before it counts as lost."""
 

@@ -52,7 +52,7 @@ If the stream has the largest possible id, which any caller can write, replace t
 _DELETE = (
     "if redis.call('XACK', KEYS[1], 'workers', ARGV[1]) == 0 then return 0 end\nredis.call('XDEL', KEYS[1], ARGV[1])\n"
 )
-"""The start of a script that deletes the request ARGV[1] from the stream KEYS[1]; it ends if no worker held it."""
+"""The start of a script: delete the request ARGV[1] from the stream KEYS[1], or return 0 if no worker holds it."""
 
 DONE = Script(_DELETE + "return 1")
 """Delete a request without a record that was handled. Key: stream; argument: the request's id."""

@@ -1,6 +1,6 @@
 """The servers of a Redis URL: connecting to them, and which of them has a key.
 
-It is the only server, the master that the sentinels report, or in a cluster the master of the key's slot.
+A key is on the only server, on the master that the sentinels report, or in a cluster on the master of the key's slot.
 """
 
 from __future__ import annotations
