@@ -7,12 +7,16 @@ import contextlib
 import gzip
 import tracemalloc
 
+import httpx2
 import pytest
 
 from operations.serving import Limits, app, http_protocol
 from operations.serving.app import ServedApp
 from tests.serving.http_server import connected, post_bytes, running
+from tests.serving.mcp import wire
+from tests.serving.mcp.examples import legacy_session
 from tests.serving.shop import Shop, tokens
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -167,6 +171,44 @@ async def test_the_bodies_that_one_caller_sends_at_the_same_time_are_bounded(sho
         again = await stack.enter_async_context(connected(place))
         again.write(begun("reader-token") + body[90_000:])
         assert (await again.response())[0] != 429
+
+
+@pytest.mark.parametrize("kind", ["http", "mcp", "mcp, by the SDK", "mcp session"])
+async def test_the_inputs_of_running_calls_of_a_caller_without_rights_are_bounded(shop: Shop, kind: str) -> None:
+    """Previously, 256 calls of a caller kept 4 MiB each, as long as they ran."""
+    served = app(shop.registry, authenticator=tokens(), limits=Limits(incoming_bytes=300_000))
+    call = {"name": "shop.slow", "arguments": {"item": "x" * 90_000}}
+
+    async with running(served) as (host, port), contextlib.AsyncExitStack() as stack, asyncio.timeout(30):
+        url = f"http://{host}:{port}"
+
+        async def ask(token: str, client: httpx2.AsyncClient) -> str:
+            """Make a call with an input of 90,000 characters; return the response as text."""
+            shown = {"authorization": f"Bearer {token}"}
+            if kind == "http":
+                return (await client.post(f"{url}/shop/slow", json=call["arguments"], headers=shown)).text
+            sent = wire.message("tools/call", call, meta=wire.SDK_ONLY if "SDK" in kind else None)
+            return (await client.post(f"{url}/mcp", json=sent, headers={**wire.headers(sent), **shown})).text
+
+        client = await stack.enter_async_context(httpx2.AsyncClient(timeout=30))
+
+        async def call_as_nobody() -> str:
+            if kind != "mcp session":
+                return await ask("nobody-token", client)
+            async with legacy_session(f"{url}/mcp", authorization="Bearer nobody-token") as session:
+                return str(await session("tools/call", call))
+
+        calls = []
+        for number in range(3):
+            calls.append(asyncio.create_task(call_as_nobody()))
+            await until(lambda number=number: len(shop.sent) == number + 1)  # type: ignore[misc]
+        refused = await call_as_nobody()
+        assert "bytes of inputs at once: the limit is 300,000" in refused
+        other = asyncio.create_task(ask("reader-token", client))
+        await until(lambda: len(shop.sent) == 4)
+        shop.go_on.set()
+        assert all("done" in each for each in await asyncio.gather(*calls, other))
+        assert "done" in await call_as_nobody()
 
 
 @pytest.mark.parametrize("path", ["/shop/quote", "/mcp"])

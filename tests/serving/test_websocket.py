@@ -18,6 +18,7 @@ from operations.serving.audit import AuditRecord, AuditWriter
 from operations.serving.exposure import Exposure
 from operations.serving.limits import Limits
 from operations.serving.websocket import WebSocketEndpoint
+from tests.serving.asgi_client import post
 from tests.serving.http_server import running
 from tests.serving.shop import Shop
 from tests.waiting import until
@@ -59,3 +60,26 @@ async def test_a_revoked_key_closes_its_connection_and_later_calls_are_still_rec
                 assert (await others.call("vault.look", retry=True, wait=True)).data == "gold"
         assert [(each.caller, each.code) for each in records] == [("robot", "OK"), ("person", "OK")]
         assert hub.connected == []
+
+
+async def test_the_rate_limit_counts_the_calls_of_a_connection(shop: Shop) -> None:
+    """Previously, only the handshake counted: one connection made any number of calls."""
+    tokens = StaticTokens({"ann-token": Principal(Identity("ann")), "bob-token": Principal(Identity("bob"))})
+    records = list[AuditRecord]()
+    limits = Limits(rate=0.01, burst=5)
+    served = app(shop.registry, mcp=False, authenticator=tokens, limits=limits, audit=records.append)
+    async with running(served) as (host, port), asyncio.timeout(20):
+        url = f"ws://{host}:{port}/ws"
+        async with Spoke(url, token="ann-token") as ann, Spoke(url, token="bob-token") as bob:
+            calls = PendingRequestMap(ann)
+            outcomes = []
+            for _ in range(8):
+                try:
+                    outcomes.append((await calls.call("shop.quote", {"item": "tea"})).data["item"])
+                except CallError as error:
+                    outcomes.append(error.details["reason"])
+            assert outcomes == ["tea"] * 4 + ["RATE_LIMITED"] * 4
+            assert (await PendingRequestMap(bob).call("shop.quote", {"item": "tea"})).data["item"] == "tea"
+            answer = await post(served, "/shop/quote", {"item": "tea"}, token="ann-token")
+            assert answer.status == 429
+    assert [each.code for each in records if each.caller == "ann"] == ["OK"] * 4 + ["UNAVAILABLE"] * 4

@@ -50,7 +50,7 @@ class Epoch:
 class Caller:
     """The sender of a request. `principal` is None for an anonymous caller."""
 
-    __slots__ = ("_epoch", "_exposure", "client_address", "headers", "identity", "key", "principal")
+    __slots__ = ("_epoch", "_exposure", "client_address", "headers", "identity", "input_bytes", "key", "principal")
 
     def __init__(
         self,
@@ -68,6 +68,8 @@ class Caller:
         """Key of the caller for limits and stored responses: the identity, or the address of an anonymous caller."""
         self.headers = headers or {}
         """The headers of the request by name; empty for a caller without HTTP."""
+        self.input_bytes = 0
+        """Size of the request's body if it counts towards the limit on the inputs of running calls."""
         self._exposure = exposure
         self._epoch = epoch
 

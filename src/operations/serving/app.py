@@ -232,7 +232,8 @@ class ServedApp:
             await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
             return
         if self._websocket is None:
-            self._websocket = WebSocketEndpoint(self.exposure, self.settings.limits, self.settings.hub, self.audit)
+            limits, rate = self.settings.limits, self.admission.rate
+            self._websocket = WebSocketEndpoint(self.exposure, limits, self.settings.hub, self.audit, rate=rate)
         await self._websocket(scope, receive, send, caller)
 
     def _measurable(self) -> tuple[object, ...]:

@@ -18,7 +18,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     body_bytes: int = 4 << 20
     body_seconds: float = 30.0
     incoming_bytes: int = 64 << 20
-    """Largest total size of the request bodies of one identity that have not arrived completely."""
+    """Largest total size of the request bodies of one identity that have not arrived completely.
+
+    For a caller without scopes and resources, also the largest total size of the inputs of its running calls, over HTTP
+    and over MCP separately. Inputs of at most 64 KiB do not count.
+    """
     values: int = MAX_VALUES
     """Largest number of JSON values in a large body, if the caller has neither scopes nor resources."""
     response_bytes: int = 64 << 20
@@ -37,7 +41,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     calls: int = 256
     """Largest number of running and waiting calls of one identity."""
     rate: float | None = None
-    """Largest number of requests per second of one identity; None for no limit."""
+    """Largest number of requests per second of one identity, over all protocols; None for no limit."""
     burst: int | None = None
     """Largest number of requests that one identity may send at once; by default as many as in one second."""
     failures: int = 30

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from time import perf_counter
 
 from operations.calls.hub import Hub
@@ -13,6 +14,7 @@ from operations.calls.worker import CallHandler
 from operations.context import Identity
 from operations.dispatch import Dispatcher
 from operations.errors import CallError, ErrorCode
+from operations.identity.rate_limits import RateLimits
 from operations.identity.tokens import Principal
 from operations.pubsub.link import PROTOCOLS_HEADER, Callbacks, bearer_token, split_protocols
 from operations.serving.admission import Caller, find_token
@@ -30,8 +32,17 @@ class WebSocketEndpoint(RouteObserver):
     With a `hub`, the spokes of that hub connect here, and the exposed operations are not added to the hub.
     """
 
-    def __init__(self, exposure: Exposure, limits: Limits, hub: Hub | None, audit: AuditWriter) -> None:
+    def __init__(
+        self,
+        exposure: Exposure,
+        limits: Limits,
+        hub: Hub | None,
+        audit: AuditWriter,
+        *,
+        rate: RateLimits | None = None,
+    ) -> None:
         self._limits = limits
+        self._rate = rate
         self._audit = audit
         self._callers: dict[str, Caller] = {}
         """The callers of open connections, by the name of their session."""
@@ -70,6 +81,8 @@ class WebSocketEndpoint(RouteObserver):
             admitted = principal or Principal(caller.identity or Identity(f"anonymous:{caller.client_address}"))
             is_anonymous = principal is None and caller.identity is None
             connection = self._hub.admit_as(admitted, account, anonymous=is_anonymous)
+            if self._rate is not None:
+                connection.session.count_request = partial(self._rate.acquire, caller.key)
             admissions.append(connection)
             self._callers[connection.session.name] = caller
             self._connections.add(connection)

@@ -241,6 +241,8 @@ class Router:
         operation = self.operations.get(header.to)
         parent = parent_of(session, header) if self.observers else None
         try:
+            if session.count_request is not None and header.grant is None:
+                session.count_request()
             if operation is None:
                 raise self.directory.explain_missing(header.to)
             if header.grant is None and header.identity is NULL and not session.is_worker and not session.trusted:

@@ -103,6 +103,8 @@ class HubSession:
         """The queue of each waiting request of this peer, by the peer's own request ids."""
         self.encoded_identity: dict[str, msgspec.Raw] = {}
         """The peer's own identity, encoded, by codec."""
+        self.count_request: Callable[[], None] | None = None
+        """Counts a request of this peer, except nested calls; raises an error if a limit is exceeded."""
 
     def send(self, message: bytes) -> bool:
         """Send a message in a format that the peer supports; return False if it is larger than the peer accepts."""

@@ -89,6 +89,7 @@ class HTTPEndpoint:
         self._routes = Routes(exposure)
         self._bodies = BodyReader(exposure.registry, limits)
         self._calls = ConcurrencyLimits(limits.calls, "calls at once")
+        self._inputs = ConcurrencyLimits(limits.incoming_bytes, "bytes of inputs at once")
         self._streams = EventStreams(streams, limits)
         self._jobs: JobEndpoint | None = None
         if jobs is not None:
@@ -170,9 +171,7 @@ class HTTPEndpoint:
         streams = _wants_stream(route, accepts)
         if method == "POST":
             raw = await self._bodies.read(receive, headers, caller.key)
-            caller.check_current()
-            most = None if len(raw) <= LARGE_MESSAGE or caller.has_rights else self._limits.values
-            input = read_body(route.inputs_of, route.id, raw, headers.get(b"content-type"), most)
+            input = self._read_input(route, raw, caller)
         else:
             raw = scope["query_string"]
             input = route.inputs.read_query(raw)
@@ -195,10 +194,20 @@ class HTTPEndpoint:
             return await self._run_once(call, functools.partial(self._call, call, None))
         return await self._call(call, receive)
 
+    def _read_input(self, route: Route, body: bytes, caller: Caller) -> Any:
+        """Return the input in a body, which may have arrived slowly."""
+        caller.check_current()
+        most = None
+        if len(body) > LARGE_MESSAGE and not caller.has_rights:
+            most, caller.input_bytes = self._limits.values, len(body)
+        return read_body(route.inputs_of, route.id, body, caller.headers.get(b"content-type"), most)
+
     async def _call(self, call: _Call, receive: Receive | None) -> Response:
         """Dispatch a call and encode its result. With `receive`, a disconnect of the client stops the call."""
-        key = call.caller.key
+        key, input_bytes = call.caller.key, call.caller.input_bytes
         self._calls.check(key)
+        if input_bytes:
+            self._inputs.acquire(key, input_bytes)
         watcher = CallWatcher(receive, call.route.id, self._calls, key)
         try:
             request = self._request(self._dispatcher, call, self._deadline(call))
@@ -207,6 +216,8 @@ class HTTPEndpoint:
         finally:
             if watcher.is_counted:
                 self._calls.release(key)
+            if input_bytes:
+                self._inputs.release(key, input_bytes)
         max_bytes = self._limits.response_bytes
         response = write_response(
             envelope, call.route.id, call.id, as_envelope=call.accepts.envelope, max_bytes=max_bytes

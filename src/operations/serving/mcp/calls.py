@@ -108,6 +108,7 @@ class MCPCalls:
         self._exposure = exposure
         self._audit = audit
         self._running = ConcurrencyLimits(limits.calls, "calls at once")
+        self._inputs = ConcurrencyLimits(limits.incoming_bytes, "bytes of inputs at once")
         self._deadline_seconds = limits.deadline_seconds
         """The longest duration of a call. A call that can ask its caller may take `ASK_SECONDS` longer."""
 
@@ -174,19 +175,30 @@ class MCPCalls:
         )
         if self._audit.is_on:
             return await self.report(operation, caller, self.dispatcher.call(request))
-        key = caller.key
-        self._running.acquire(key)
+        self._acquire(caller)
         try:
             return await self.dispatcher.call(request)
         finally:
-            self._running.release(key)
+            self._release(caller)
+
+    def _acquire(self, caller: Caller) -> None:
+        """Count a call and its input; raise a `RATE_LIMITED` error if a limit of the caller is exceeded."""
+        self._running.check(caller.key)
+        if caller.input_bytes:
+            self._inputs.acquire(caller.key, caller.input_bytes)
+        self._running.add(caller.key)
+
+    def _release(self, caller: Caller) -> None:
+        self._running.release(caller.key)
+        if caller.input_bytes:
+            self._inputs.release(caller.key, caller.input_bytes)
 
     async def report(self, operation: Operation[Any], caller: Caller, work: Coroutine[Any, Any, T]) -> T:
         """Await a call within the caller's limits, and write its audit record."""
         code = "OK"
         began = perf_counter()
         try:
-            self._running.acquire(caller.key)
+            self._acquire(caller)
         except CallError:
             work.close()
             raise
@@ -199,7 +211,7 @@ class MCPCalls:
             code = "ABORTED"
             raise
         finally:
-            self._running.release(caller.key)
+            self._release(caller)
             if self._audit.is_on:
                 self._audit.record("mcp", operation.id, caller, request_id="", code=code, status=None, began=began)
 

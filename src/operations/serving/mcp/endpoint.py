@@ -70,6 +70,7 @@ class MCPEndpoint:
                 caller.check_current()
                 if len(body) > LARGE_MESSAGE and not caller.has_rights:
                     check_values(body, self._limits.values)
+                    caller.input_bytes = len(body)
             except ClientDisconnectedError:
                 return
             except RefusedError as refused:
