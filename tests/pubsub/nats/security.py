@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.x509.oid import NameOID
 
-from operations.pubsub.nats.credentials import _write_key, encode_seed
+from operations.pubsub.nats.credentials import _SEED, _USER, _write_key
 
 
 class Certificates:
@@ -85,7 +85,7 @@ class Signer:
 
     @property
     def seed(self) -> str:
-        return encode_seed(self._raw)
+        return _write_key(bytes([_SEED | (_USER >> 5), (_USER & 31) << 3]) + self._raw)
 
     def sign(self, subject: Signer, **claims: Any) -> str:
         body = {

@@ -80,11 +80,6 @@ def read_seed(value: str | Path) -> str:
     return text if re.fullmatch(r"SU[A-Z2-7]{56}", text) else Path(text).read_text().strip()
 
 
-def encode_seed(raw: bytes) -> str:
-    """Encode a user's 32 secret bytes as a NATS seed: `SU…`."""
-    return _write_key(bytes([_SEED | (_USER >> 5), (_USER & 31) << 3]) + raw)
-
-
 def _read_seed(seed: str) -> bytes:
     try:
         raw = base64.b32decode(seed + "=" * (-len(seed) % 8))

@@ -23,7 +23,6 @@ from operations.pubsub.protocols import (
     DECODED_FACTOR,
     MOST_HELD,
     Arrival,
-    Delivery,
     DeliveryRefused,
     Record,
     Stop,
@@ -145,15 +144,8 @@ class DurableQueues(Stores, StoresKeys):
     def take(self, address: str, take: Take, *, limit: int) -> Stop:
         """Take the messages stored at an address; redelivered messages are handled one at a time."""
         namespace = address.partition(".")[2]
-
-        def sort(message: bytes, delivery: Delivery, arrival: Arrival) -> None:
-            if delivery.number > 1 and isinstance(delivery, NatsDelivery):
-                self._suspect(namespace, message, delivery, arrival.sender)
-            else:
-                take(message, delivery, arrival)
-
         readers = [
-            DurableQueueReader(self, "queue", namespace, sort, limit),
+            DurableQueueReader(self, "queue", namespace, take, limit),
             DurableQueueReader(self, "suspect", namespace, take, 1),
         ]
         self._readers += readers
@@ -168,17 +160,17 @@ class DurableQueues(Stores, StoresKeys):
 
         return stop
 
-    def _suspect(self, namespace: str, message: bytes, delivery: NatsDelivery, caller: str | None) -> None:
+    def suspect(self, namespace: str, delivery: NatsDelivery, caller: str | None) -> None:
         """Move a redelivered message, which may have crashed its worker, to a queue with one message at a time."""
         # A caller that could guess the key could store it first: this message would be lost as a duplicate.
-        key = blake2b(b"%d " % delivery.sequence + message, digest_size=16).hexdigest()
+        key = blake2b(b"%d " % delivery.sequence + delivery.message, digest_size=16).hexdigest()
         headers = b"Nats-Msg-Id: %b\r\n" % key.encode()
         headers += b"%b: %b\r\n" % (_ENTRY_HEADER, delivery.entry.encode())
         if delivery.record_key:
             headers += b"%b: %b.%b\r\n" % (RECORD_HEADER, delivery.record_key.encode(), delivery.link)
         subject = self.subjects.target(f"suspect.{namespace}", caller=caller)
         if subject is not None:
-            self.jetstream.publish(subject, message, headers, delivery.settle_with(b"+ACK"))
+            self.jetstream.publish(subject, delivery.message, headers, delivery.settle_with(b"+ACK"))
 
     async def store_key(self, key: str, seconds: float, entry: str = "") -> bool:
         """Store a key for all peers of the bus; return False if it is already stored for another entry.
@@ -364,13 +356,19 @@ class DurableQueueReader:
             self._renewal = asyncio.get_running_loop().call_later(self.queues.ack_wait / 3, self._renew)
         arrival = self.queues.arrivals[message.subject]
         if delivery.record_key:
-            _ = self.queues.jetstream.spawn(self._take_recorded(message, delivery, arrival))
+            _ = self.queues.jetstream.spawn(self._take_recorded(delivery, arrival))
         else:
-            self._take(message.data, delivery, arrival)
+            self._pass_on(delivery, arrival)
         if self._asked <= 0:
             self._ask_again()
 
-    async def _take_recorded(self, message: NatsMessage, delivery: NatsDelivery, arrival: Arrival) -> None:
+    def _pass_on(self, delivery: NatsDelivery, arrival: Arrival) -> None:
+        if delivery.number > 1 and not self.alone:
+            self.queues.suspect(self.namespace, delivery, arrival.sender)
+        else:
+            self._take(delivery.message, delivery, arrival)
+
+    async def _take_recorded(self, delivery: NatsDelivery, arrival: Arrival) -> None:
         """Pass a message on, unless its record belongs to another message or marks it as handled."""
         kept, is_known = None, False
         for attempt in range(_MOST_READS):
@@ -385,7 +383,7 @@ class DurableQueueReader:
                 is_known = False
                 continue
             if kept is not None and not kept.is_final and delivery.link and kept.link == delivery.link:
-                self._take(message.data, delivery, arrival)
+                self._pass_on(delivery, arrival)
                 return
         if not is_known:
             delivery.release()

@@ -43,11 +43,6 @@ class Replies:
         following._requests = self._requests
         return following
 
-    @property
-    def unconfirmed(self) -> int:
-        """Number of sent messages that are not known to be delivered."""
-        return len(self.sent) + len(self.pinged)
-
     def request(self, subject: bytes, reply: Reply, undelivered: Undelivered) -> tuple[bytes, Callable[[], None]]:
         """Return a reply subject for a request with any number of replies, and a function that ends the request."""
         self.issued = number = self.issued + 1
