@@ -10,9 +10,11 @@ from typing import Any, Protocol
 
 from operations.pubsub.protocols import Receive, Stop
 from operations.pubsub.redis.addresses import RedisKeys, RedisNode
-from operations.pubsub.redis.connection import OnReply, RedisConnection, RedisListener, ReplyError, Script, pack
+from operations.pubsub.redis.connection import OnReply, RedisConnection, RedisListener, Reply, ReplyError, Script, pack
 from operations.pubsub.redis.servers import RedisServers, Topology, check_role
 
+_ANSWER_SECONDS = 5.0
+"""Seconds within which a server has to reply to a script."""
 _FATAL = ("READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "UNBLOCKED")
 
 
@@ -50,6 +52,8 @@ class ConnectionEpoch:
         self._listener = listener
         self._servers = servers
         self._masters: dict[RedisNode, RedisConnection] = {}
+        self._asked: set[OnReply] = set()
+        """The functions that end the waiting for a reply, see `ask`."""
         self._blocking: dict[RedisConnection, RedisNode] = {}
         self._is_flush_scheduled = False
 
@@ -131,6 +135,25 @@ class ConnectionEpoch:
         host, _, port = place.rpartition(":")
         return self.topology.move(int(slot), RedisNode(host or self.topology.masters[0].host, int(port)))
 
+    async def ask(self, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes]) -> Reply:
+        """Run a script and return its reply: an error if the epoch ends or the server does not respond."""
+        loop = asyncio.get_running_loop()
+        answered: asyncio.Future[Reply] = loop.create_future()
+
+        def answer(reply: Reply) -> None:
+            if not answered.done():
+                answered.set_result(reply)
+
+        self._asked.add(answer)
+        self.put(script, keys, arguments, answer)
+        self.flush_soon()
+        timer = loop.call_later(_ANSWER_SECONDS, answer, ReplyError("Redis does not respond"))
+        try:
+            return await answered
+        finally:
+            timer.cancel()
+            self._asked.discard(answer)
+
     def flush(self) -> None:
         """Write the added commands on all connections."""
         for connection in self._masters.values():
@@ -171,6 +194,8 @@ class ConnectionEpoch:
         if not self.ended.done():
             self.reason = reason
             self.ended.set_result(None)
+            for answer in self._asked:
+                answer(ReplyError(reason))
 
     async def close(self, *, within: float) -> list[bytes]:
         """Close every connection; return the messages to publish again in the next epoch."""

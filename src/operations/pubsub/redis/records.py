@@ -15,7 +15,6 @@ from operations.pubsub.redis.connection_epoch import ConnectionEpoch, RedisBus
 
 TOO_MANY = -1
 """The reply of `STORE_RECORDED` if the owner has too many records."""
-_ANSWER_SECONDS = 5.0
 _READ_TOGETHER = 500
 """Largest number of records that one command reads without their bodies."""
 _BODIES_TOGETHER = 32
@@ -298,13 +297,7 @@ async def ask_script(
     refused: ErrorCode = ErrorCode.UNAVAILABLE,
 ) -> Reply:
     """Run a script and return its reply; raise `UNAVAILABLE` if it fails, the code `refused` if it is not allowed."""
-    answered: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-    reply: Reply = ReplyError("there is no connection to Redis")
-    if epoch is not None:
-        epoch.put(script, keys, arguments, lambda reply: None if answered.done() else answered.set_result(reply))
-        epoch.flush_soon()
-        await asyncio.wait((answered, epoch.ended), timeout=_ANSWER_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-        reply = answered.result() if answered.done() else ReplyError(epoch.reason or "Redis does not respond")
+    reply = ReplyError("there is no connection to Redis") if epoch is None else await epoch.ask(script, keys, arguments)
     if isinstance(reply, ReplyError):
         code = refused if is_refusal(reply) else ErrorCode.UNAVAILABLE
         raise CallError(code, f"{what} cannot be reached: {reply}", _NOT_EXECUTED)
