@@ -54,7 +54,9 @@ class AccessControl(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     required_scopes_any: Sequence[str] = ()
     """Scopes of which at least one is required."""
     resource_type: str | None = None
+    """Type of a required resource, of which callers must have at least one, with any id."""
     resource_action: str | None = None
+    """Action that callers must be allowed to do with the resource."""
 
     def __post_init__(self) -> None:
         for field in ("required_scopes", "required_scopes_any"):
@@ -100,8 +102,11 @@ class OperationSpec(msgspec.Struct, frozen=True, kw_only=True):
     tags: Sequence[str] = ()
     annotations: Mapping[str, Any] = {}
     error_schemas: Mapping[str, Schema] = {}
+    """Schemas of the details of the operation's own errors, by error code."""
     output_policy: Policy | None = None
+    """Policy for results that do not match `output_schema`; by default, the policy of the registry."""
     durable: bool = False
+    """Whether a transport stores requests before they run; a stored request may run more than once."""
     id: str = ""
     """`namespace.name`; stored, because every call uses it."""
 

@@ -31,6 +31,7 @@ class Call(msgspec.Struct, eq=False, kw_only=True):
     kind: Kind
     """`served` for a call from another process or client, `local` for a call of this process, also a nested one."""
     streaming: bool
+    """Whether the call is a stream; False for a request without a slot, which waits for one or was refused."""
     request_id: str
     parent_request_id: str | None = None
     identity: Identity | None = None
