@@ -26,6 +26,7 @@ JSON_MARKERS = tuple(b"$\\")
 """JSON with encoded bytes contains one of these: a dollar sign, or the backslash of its escape `\\u0024`."""
 _DOLLAR, _BACKSLASH = JSON_MARKERS
 _BIG_INTEGER = 1
+_INDEX_DIGITS = 9
 _DEEPEST = 100
 """Maximum depth of values that `encode_any` converts; deeper values become null."""
 MAX_VALUES = 100_000
@@ -217,6 +218,20 @@ def portable(value: Any) -> Any:
 def pointer(path: str, key: object) -> str:
     """Return the JSON pointer of the property `key` of the value at `path`."""
     return f"{path}/{str(key).replace('~', '~0').replace('/', '~1')}"
+
+
+def pointer_parts(path: str) -> list[str]:
+    """Return the names of properties and the indexes of items in a JSON pointer."""
+    return [part.replace("~1", "/").replace("~0", "~") for part in path.split("/")[1:]]
+
+
+def member(value: Any, part: str) -> Any:
+    """Return the property or item that a part of a JSON pointer names; raise LookupError if there is none."""
+    if isinstance(value, Mapping):
+        return value[part]
+    if isinstance(value, list) and part.isascii() and part.isdecimal() and len(part) <= _INDEX_DIGITS:
+        return value[int(part)]
+    raise LookupError(part)
 
 
 def _refusal(path: str, reason: str) -> CallError:

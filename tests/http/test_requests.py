@@ -93,6 +93,7 @@ async def test_a_target_that_a_client_would_rewrite_is_refused(client: HTTPClien
         "http:///a",
         "http://[::1/a",
         "http://127.0.0.1:99999/",
+        f"http://127.0.0.1:{'9' * 5000}/",
         "file:///etc/passwd",
         "httpx://127.0.0.1/a",
     ],

@@ -210,7 +210,7 @@ def request_target(request: HTTPRequest) -> str:
     if "@" in match["authority"]:
         raise refusal(request, "the URL contains credentials; send them in a header")
     port = match["authority"].rpartition(":")[2]
-    if port.isdecimal() and int(port) > 65535:
+    if port.isdecimal() and int(port[:9]) > 65535:
         raise refusal(request, "the port of the URL is out of range")
     target = (match["path"] or "/") + (match["query"] or "")
     if _UNSENDABLE.search(target):

@@ -37,7 +37,7 @@ class BodyReader:
         if b"content-encoding" in headers and headers[b"content-encoding"].lower() != b"identity":
             raise _encoded()
         length = headers.get(b"content-length")
-        if length is not None and (not length.isdigit() or int(length) > self._max_bytes):
+        if length is not None and (not length.isdigit() or int(length[:18]) > self._max_bytes):
             raise self._too_large()
         collecting = self._collect(receive, key)
         try:

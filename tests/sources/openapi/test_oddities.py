@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import gc
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from operations import OperationContext, OperationRegistry
+from operations import CallError, Operation, OperationContext, OperationRegistry
 from operations.sources.openapi import (
-    APIOperations,
     HTTPCallOptions,
     HTTPServiceConfig,
     from_openapi,
@@ -27,7 +27,7 @@ def document(operation: Any, path: str = "/a", **more: Any) -> dict[str, Any]:
     return {"openapi": "3.0.0", "info": {"title": "t", "version": "1"}, "paths": {path: {"post": operation}}, **more}
 
 
-async def sent(operations: APIOperations, input: Any = None) -> Any:
+async def sent(operations: Sequence[Operation[Any]], input: Any = None) -> Any:
     """The request of the first operation, from a generated input unless one is given."""
     operation = operations[0]
     input = operation.spec.input_schema.cast({}, "total") if input is None else input
@@ -58,6 +58,16 @@ async def test_any_unicode_encoding_is_read_and_no_other_is_a_reason_to_fail(
 async def test_operations_with_numbers_out_of_range_are_kept(number: str) -> None:
     text = json.dumps(document(query(type="number", minimum="HERE"))).replace('"HERE"', number)
     assert (await sent(from_openapi(text, CONFIG), {"q": 10**30}))["url"].startswith("http://api.test/a?q=1")
+
+
+@pytest.mark.parametrize("index", ["9" * 5000, "1", "x"])
+async def test_a_reference_to_a_missing_item_breaks_only_its_operation(index: str) -> None:
+    described = document({"parameters": [{"$ref": f"#/tags/{index}"}]}, tags=[{"name": "a"}])
+    described["paths"]["/b"] = {"post": {}}
+    broken, intact = from_openapi(described, CONFIG)
+    with pytest.raises(CallError, match="unresolved reference #/tags/"):
+        await OperationRegistry([broken]).execute(broken.id, {}, DRY)
+    assert (await sent([intact]))["url"] == "http://api.test/b"
 
 
 @pytest.mark.parametrize(

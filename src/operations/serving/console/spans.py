@@ -18,6 +18,7 @@ from operations.serving.console.rights import Viewer
 from operations.serving.refusals import RefusedError
 from operations.telemetry.call_records import CallRecord, CallRecords
 from operations.telemetry.differences import Difference
+from operations.wire import pointer_parts
 
 _MOST_SPANS = 5_000
 _SLICE = 500
@@ -303,8 +304,7 @@ def declared_at(document: Any, pointer: str) -> str | None:
         return None
     parts = SchemaParts(document)
     found: list[Any] = [document]
-    for part in pointer.split("/")[1:]:
-        name = part.replace("~1", "/").replace("~0", "~")
+    for name in pointer_parts(pointer):
         found = [below for schema in found[:_MOST_CHOICES] for below in _members(parts, schema, name)]
     words = dict.fromkeys(word for schema in found[:_MOST_CHOICES] for word in _words(parts, schema))
     if not words:

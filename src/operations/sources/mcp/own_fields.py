@@ -8,10 +8,12 @@ from __future__ import annotations
 import binascii
 import math
 from collections.abc import Mapping
+from contextlib import suppress
+from functools import reduce
 from typing import Any
 
 from operations.errors import CallError, ErrorCode
-from operations.wire import PLAIN, pointer
+from operations.wire import PLAIN, member, pointer, pointer_parts
 
 OWN = "operations/client"
 """The `_meta` key by which a client of this library requests whole envelopes."""
@@ -86,31 +88,15 @@ def put_bytes(value: Any, places: Any) -> Any:
     for place in places if isinstance(places, list) else ():
         if not isinstance(place, str) or place.count("/") > _DEEPEST:
             continue
-        parts = [part.replace("~1", "/").replace("~0", "~") for part in place.split("/")[1:]]
+        parts = pointer_parts(place)
         if not parts:
             value = _read_base64(value)
             continue
-        holder = value
-        for part in parts[:-1]:
-            holder = _member(holder, part)
-        if isinstance(holder, dict) and parts[-1] in holder:
-            holder[parts[-1]] = _read_base64(holder[parts[-1]])
-        elif isinstance(holder, list) and (index := _index(holder, parts[-1])) is not None:
-            holder[index] = _read_base64(holder[index])
+        with suppress(LookupError):
+            holder = reduce(member, parts[:-1], value)
+            found = _read_base64(member(holder, parts[-1]))
+            holder[parts[-1] if isinstance(holder, dict) else int(parts[-1])] = found
     return value
-
-
-def _member(holder: Any, part: str) -> Any:
-    if isinstance(holder, dict):
-        return holder.get(part)
-    index = _index(holder, part) if isinstance(holder, list) else None
-    return None if index is None else holder[index]
-
-
-def _index(items: list[Any], part: str) -> int | None:
-    if not part.isascii() or not part.isdecimal() or len(part) > 9 or int(part) >= len(items):
-        return None
-    return int(part)
 
 
 def _read_base64(value: Any) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any, NamedTuple, TypedDict
 from urllib.parse import quote, unquote, urldefrag, urljoin, urlsplit
 
@@ -16,6 +16,7 @@ import msgspec
 
 from operations.errors import CallError, ErrorCode
 from operations.sources.openapi.yaml_text import read_yaml, valid_text, with_text_keys
+from operations.wire import member
 
 OpenAPIParameter = TypedDict(
     "OpenAPIParameter",
@@ -197,13 +198,13 @@ def _is_valid(document: Any) -> bool:
         node = pending.pop()
         if isinstance(node, Mapping) and not all(isinstance(key, str) for key in node):
             return False
-        for member in (*node, *node.values()) if isinstance(node, Mapping) else node:
-            if isinstance(member, str):
-                if not member.isascii() and valid_text(member) != member:
+        for item in (*node, *node.values()) if isinstance(node, Mapping) else node:
+            if isinstance(item, str):
+                if not item.isascii() and valid_text(item) != item:
                     return False
-            elif isinstance(member, (Mapping, list)) and id(member) not in seen:
-                seen.add(id(member))
-                pending.append(member)
+            elif isinstance(item, (Mapping, list)) and id(item) not in seen:
+                seen.add(id(item))
+                pending.append(item)
     return True
 
 
@@ -331,15 +332,11 @@ class Documents:
     def _at(self, address: str, pointer: str) -> DocNode:
         value = self.load(address)
         keys = [unquote(part).replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
-        for key in keys:
-            if isinstance(value, Mapping) and key in value:
-                value = value[key]
-            elif isinstance(value, list) and key.isdecimal() and int(key) < len(value):
-                value = value[int(key)]
-            else:
-                where = "" if address == self.root.address else address
-                raise DanglingReferenceError(f"unresolved reference {where}#{pointer}")
-        return DocNode(value, address, tuple(keys))
+        try:
+            return DocNode(reduce(member, keys, value), address, tuple(keys))
+        except LookupError:
+            where = "" if address == self.root.address else address
+            raise DanglingReferenceError(f"unresolved reference {where}#{pointer}") from None
 
 
 async def read_referenced_files(documents: Documents, text: bytes | None, read: Read, *, directory: str) -> list[str]:

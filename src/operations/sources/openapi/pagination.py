@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Mapping
+from functools import reduce
 from typing import Any, Literal
 
 import msgspec
@@ -14,6 +15,7 @@ from operations.errors import CallError, ErrorCode
 from operations.registry import OperationRegistry
 from operations.sources.openapi.service import call_options
 from operations.spec import Operation
+from operations.wire import member, pointer_parts
 
 _LINK = re.compile(r'<([^<>]*)>((?:\s*;\s*[^,;=]+(?:=(?:"[^"]*"|[^,;]*))?)*)')
 _REL = re.compile(r';\s*rel\s*=\s*(?:"([^"]*)"|([^\s;,"]*))', re.IGNORECASE)
@@ -127,10 +129,7 @@ def _context_for(context: OperationContext, envelope: ResponseEnvelope[Any], add
 
 
 def _at_pointer(data: Any, path: str) -> Any:
-    for part in path.split("/")[1:]:
-        key = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(data, list):
-            data = data[int(key)] if key.isdecimal() and int(key) < len(data) else None
-        else:
-            data = data.get(key) if isinstance(data, dict) else None
-    return data
+    try:
+        return reduce(member, pointer_parts(path), data)
+    except LookupError:
+        return None
