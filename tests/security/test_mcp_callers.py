@@ -9,12 +9,15 @@ import json
 from typing import Any
 
 import httpx2
+import msgspec
 import pytest
 
-from operations import AccessControl, OperationContext, OperationRegistry, operation
+from operations import AccessControl, Operation, OperationContext, OperationRegistry, operation
+from operations.schema import from_schema
 from operations.serving.limits import Limits
 from operations.serving.mcp.resources import prompt, resource
 from operations.serving.mcp.sdk import http
+from operations.spec import OperationSpec, OperationType
 from tests.serving.mcp.examples import ELICITS, OPERATIONS, ask_over, legacy_session
 from tests.serving.mcp.served_endpoint import serve_endpoint
 from tests.serving.mcp.wire import SDK_ONLY, headers, message, post
@@ -213,6 +216,29 @@ async def test_subscriptions_of_one_caller_are_bounded() -> None:
             assert "error" in refused[1]
             for stream in opened:
                 await stream.__aexit__(None, None, None)
+
+
+@pytest.mark.parametrize("meta", [{}, SDK_ONLY], ids=["fast path", "SDK"])
+async def test_a_tool_with_headers_that_may_not_be_called_looks_unknown(meta: dict[str, Any]) -> None:
+    """Previously, an error about a missing header named the arguments of such a tool."""
+    region = from_schema({"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}})
+    guarded = AccessControl(required_scopes=("admin",))
+    spec = OperationSpec(name="stop", namespace="admin", type=OperationType.QUERY, input_schema=region)
+    spec = msgspec.structs.replace(spec, access_control=guarded)
+    async with serve_endpoint(OperationRegistry([Operation(spec=spec, handler=lambda *_: 1)])) as (url, _):
+        for region_header in ({}, {"mcp-param-region": "north"}):
+            answers = []
+            for name in ("admin.stop", "admin.none"):
+                sent = message("tools/call", {"name": name, "arguments": {"region": "south"}}, meta=meta)
+                status, answer = await post(url, sent, **{"x-caller": "bob", **region_header})
+                answers.append((status, json.dumps(answer).replace(name, "…")))
+            assert answers[0] == answers[1]
+            _, answer = await post(
+                url,
+                sent | {"params": sent["params"] | {"name": "admin.stop"}},
+                **{"x-caller": "ann admin", "mcp-name": "admin.stop", **region_header},
+            )
+            assert "Mcp-Param-Region" in answer["error"]["message"]
 
 
 async def test_trace_fields_are_truncated() -> None:

@@ -199,6 +199,10 @@ async def test_an_authenticator_may_be_asynchronous_and_may_fail(shop: Shop) -> 
     down = await post(served, "/shop/whoami", token="down")
     assert down.status == 503
     assert b"secret" not in down.body
+    # The outage of an authenticator is no guess of a token: an address with many callers is not locked out.
+    outage = [await post(served, "/shop/whoami", token="down") for _ in range(40)]
+    assert {answer.status for answer in outage} == {503}
+    assert (await post(served, "/shop/whoami", token="bad-too")).status == 401
 
 
 @pytest.mark.parametrize("kind", ["starlette", "starlette-root", "without-lifespan"])

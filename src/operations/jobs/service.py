@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any, Self
 
 from operations.access import check_access
@@ -186,14 +187,14 @@ class Jobs:
             return []
         chosen = None if states is None else {JobState(state) for state in states}
         kept = await self._store.list(self._owner, everyone=self._sees_all, limit=_MOST_LISTED)
-        found = [
+        found = (
             status_of(job_id, record)
             for job_id, record in kept
             if (chosen is None or record.state in chosen)
             and (operation_id is None or record.operation_id == operation_id)
             and self._may_see(record)
-        ]
-        return found[: max(0, limit)]
+        )
+        return list(islice(found, max(0, limit)))
 
     async def dead(self, *, limit: int = 100) -> Statuses:
         """Return the dead letters that the caller may see, the newest first."""

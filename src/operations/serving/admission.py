@@ -232,11 +232,11 @@ class Admission:
         try:
             principal = await self.cache.verify(token, self.authenticator)
         except CallError as error:
-            self._failures.count(address)
             if error.code is not ErrorCode.ACCESS_DENIED:
                 raise RefusedError(
                     503, ErrorCode.UNAVAILABLE, "credentials cannot be verified now", "AUTHENTICATOR"
                 ) from error
+            self._failures.count(address)
             raise self._unauthenticated("the credentials are not valid", audience, "invalid_token") from error
         return principal
 

@@ -21,7 +21,7 @@ from operations.errors import CallError
 from operations.identity.rate_limits import ConcurrencyLimits
 from operations.serving.admission import Caller
 from operations.serving.asgi import JSON_TYPE, Response
-from operations.serving.mcp.sdk.server import CALLER, SDKServer
+from operations.serving.mcp.sdk.server import CALLER, SDKServer, requester
 from operations.serving.mcp.server import MCPServer
 
 _log = logging.getLogger("operations.mcp")
@@ -150,6 +150,7 @@ class SDKSessions:
         await self._started.wait()
         scope = {**scope, CALLER: caller}
         identity = caller.identity
+        requester.set(identity)
         if identity is not None:
             scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=identity.id, scopes=[]))
         else:

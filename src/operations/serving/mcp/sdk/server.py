@@ -10,6 +10,7 @@ import contextlib
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 import mcp_types as types
@@ -24,7 +25,7 @@ from mcp.shared.message import ServerMessageMetadata
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, ValidationError
 
-from operations.context import ELICIT, Question
+from operations.context import ELICIT, Identity, Question
 from operations.dispatch import Slots
 from operations.errors import CallError, ErrorCode
 from operations.identity.rate_limits import ConcurrencyLimits
@@ -35,7 +36,7 @@ from operations.serving.mcp.results import error_result
 from operations.serving.mcp.sdk.change_notifications import LEVELS, ChangeNotifications, check_uris, subscriber
 from operations.serving.mcp.server import CAPABILITIES_KEY, DISCOVER_TTL_MS, PROGRESS_TOKEN, MCPServer, input_required
 from operations.serving.mcp.tasks import TaskCreated
-from operations.serving.mcp.tools import TTL_MS
+from operations.serving.mcp.tools import TTL_MS, Tool
 from operations.serving.suspended_calls import InputRequired
 
 _log = logging.getLogger("operations.mcp")
@@ -43,6 +44,8 @@ _encode = msgspec.json.Encoder().encode
 _Context = ServerRequestContext[Any, Any]
 CALLER = "operations.caller"
 """The key of the caller in the scope of an HTTP request."""
+requester: ContextVar[Identity | None] = ContextVar("requester", default=None)
+"""The caller of the HTTP request that the SDK examines before it calls a handler."""
 POLL = "mcpPollSeconds"
 """The annotation with the seconds after which the stream of a call is closed; the client then polls for the result."""
 SUBSCRIPTIONS_PER_IDENTITY = 16
@@ -154,7 +157,8 @@ class SDKServer:
         )
 
     def _input_schema(self, name: str) -> dict[str, Any] | None:
-        tool = self.mcp_server.tool_list.tools.get(name)
+        """Return the schema of a tool that the caller may call, if clients must send arguments as headers too."""
+        tool = self.mcp_server.tool_list.find(name, requester.get())
         return tool.input_document if tool is not None and tool.has_headers else None
 
     async def _page(self, context: _Context, *, modern: bool) -> dict[str, Any]:
@@ -172,7 +176,7 @@ class SDKServer:
     async def _call_tool(self, context: _Context, params: types.CallToolRequestParams) -> Any:
         arguments = (context.params or {}).get("arguments")
         info = self._request_info(context)
-        timer = self._poll(context, params.name)
+        timer = self._poll(context, self.mcp_server.tool_list.find(params.name, info.identity))
         try:
             result = await self.mcp_server.call_tool(params.name, arguments, info)
         finally:
@@ -186,8 +190,7 @@ class SDKServer:
         too_large = self.mcp_server.check_size(params.name, _encode(fields))
         return _complete(fields if too_large is None else error_result(too_large, params.name).to_dict(), context)
 
-    def _poll(self, context: _Context, name: str) -> asyncio.TimerHandle | None:
-        tool = self.mcp_server.tool_list.tools.get(name)
+    def _poll(self, context: _Context, tool: Tool | None) -> asyncio.TimerHandle | None:
         seconds = tool.operation.spec.annotations.get(POLL) if tool is not None else None
         close = context.close_sse_stream
         if close is None or not isinstance(seconds, int | float):
