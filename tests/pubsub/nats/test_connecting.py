@@ -15,7 +15,7 @@ from operations.pubsub import connect as connect_any
 from operations.pubsub.connection_errors import UNTRUSTED
 from operations.pubsub.nats import NatsTransport, connect
 from operations.pubsub.nats.credentials import NKey, read_credentials, read_seed
-from operations.pubsub.nats.servers import NatsServer, ServerPool, read_settings
+from operations.pubsub.nats.servers import NatsServer, NatsServers, read_settings
 from tests.nats_server import free_ports, nats_cluster, nats_server, shared_server
 from tests.pubsub.nats.security import Certificates, Signer, write_credentials
 from tests.receiving import into
@@ -146,7 +146,7 @@ async def test_a_server_that_is_not_nats() -> None:
 async def test_the_other_servers_of_a_cluster_are_used_when_one_dies() -> None:
     with nats_cluster() as servers:
         async with connect(servers[0].url, shortest_delay=0.02) as transport, connect(servers[1].url) as other:
-            await until(lambda: transport._pool.size == 3)
+            await until(lambda: transport._servers.size == 3)
             got: list[bytes] = []
             transport.listen("control.x", into(got.append))
             servers[0].kill()
@@ -167,7 +167,7 @@ def test_urls() -> None:
     for wrong in ("http://a", "", "nats://"):
         with pytest.raises(CallError, match="is not a valid address"):
             read_settings(wrong)
-    pool = ServerPool(settings.servers)
+    pool = NatsServers(settings, name="ada", timeout=1.0)
     pool.learn(["a:1", "10.0.0.9:4222"])
     assert {pool.next() for _ in range(5)} == {*settings.servers, NatsServer("10.0.0.9", 4222)}
 

@@ -46,17 +46,22 @@ class NatsSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The user name in the URL or the options, if any."""
 
 
-class ServerPool:
-    """The servers to try, one after the other."""
+class NatsServers:
+    """Connects to the servers of a cluster, one after the other."""
 
-    def __init__(self, servers: Iterable[NatsServer]) -> None:
-        self._named = list(servers)
+    def __init__(self, settings: NatsSettings, *, name: str, timeout: float) -> None:
+        self._settings = settings
+        self._name = name
+        self._timeout = timeout
+        self._named = list(settings.servers)
+        self._tried = self._named[0]
+        """The server at which connecting was tried last."""
         self._announced: list[NatsServer] = []
         self._next: list[NatsServer] = []
 
     def learn(self, urls: Iterable[str]) -> None:
         """Replace the announced servers; the servers of the URL are kept."""
-        announced = [_read_server(url if "://" in url else f"nats://{url}") for url in urls]
+        announced = [_read_server(url) for url in urls]
         self._announced = [server for server in announced if server not in self._named]
 
     @property
@@ -71,10 +76,80 @@ class ServerPool:
             random.shuffle(self._next)
         return self._next.pop()
 
-    @property
-    def host(self) -> str:
-        """The host name to check certificates against, for servers that the cluster announces by IP address."""
-        return self._named[0].host
+    async def connect(self, connection: NatsConnection) -> None:
+        """Connect to the next server.
+
+        Raise `ACCESS_DENIED` if it refuses the credentials, `UNAVAILABLE` for any other failure.
+        """
+        self._tried = server = self.next()
+        settings, where = self._settings, f"nats://{server.host}:{server.port}"
+        # The host name to check certificates against, also for servers that the cluster announces by IP address.
+        host = self._named[0].host
+        first: dict[str, Any] = {}
+        if settings.tls_first:
+            first = {"ssl": settings.tls or ssl.create_default_context(), "server_hostname": host}
+        try:
+            async with asyncio.timeout(self._timeout):
+                await asyncio.get_running_loop().create_connection(
+                    lambda: connection, server.host, server.port, **first
+                )
+                await self._shake_hands(connection, host)
+        except CallError:
+            connection.abort("the handshake failed")
+            raise
+        except ssl.SSLCertVerificationError as error:
+            connection.abort("the handshake failed")
+            raise untrusted(where, error) from error
+        except (OSError, TimeoutError) as error:
+            connection.abort("the handshake failed")
+            reason = reason_of(error) if str(error) else f"no response within {self._timeout:g} s"
+            raise CallError(ErrorCode.UNAVAILABLE, f"no connection to {where}: {reason}", {"executed": "no"}) from error
+        except BaseException:
+            with contextlib.suppress(Exception):
+                connection.abort("cancelled")
+            raise
+
+    async def _shake_hands(self, connection: NatsConnection, host: str) -> None:
+        """Upgrade to TLS if required, send the credentials, and wait until the server has accepted them."""
+        info, settings = await connection.informed, self._settings
+        if not settings.tls_first and (settings.tls is not None or info.tls_required):
+            await connection.start_tls(settings.tls or ssl.create_default_context(), host)
+        fields = {
+            "verbose": False,
+            "pedantic": False,
+            "headers": True,
+            "no_responders": True,
+            "protocol": 1,
+            "echo": True,
+            "lang": "python",
+            "version": "1",
+            "name": self._name,
+            "tls_required": settings.tls is not None,
+            **settings.credentials.answer(info.nonce),
+        }
+        connection.buffer.send(b"CONNECT %b\r\n" % msgspec.json.encode(fields))
+        await connection.processed()
+        if not info.headers:
+            problem = f"NATS {info.version} does not support headers: 2.2 or later is needed"
+            raise CallError(ErrorCode.UNAVAILABLE, problem)
+
+    async def diagnose(self, error: Exception) -> CallError | None:
+        """Return the permanent error behind a failed connection: no TLS, or TLS that starts at another time."""
+        if not is_reachable(error) or not has_no_tls(error):
+            return None
+        server, settings = self._tried, self._settings
+        where = f"nats://{server.host}:{server.port}"
+        said = await plain_reply(server.host, server.port)
+        if said.startswith(b"INFO "):
+            if settings.tls is None and not settings.tls_first:
+                return None
+            if b'"tls_required":true' in said or b'"tls_available":true' in said:
+                sooner = "the server starts TLS after its first message: remove tls_first"
+                return wrong_protocol(where, sooner) if settings.tls_first else None
+            return wrong_protocol(where, "the server does not use TLS: use a nats:// address instead of tls://")
+        if not settings.tls_first and not said and await uses_tls(server.host, server.port):
+            return wrong_protocol(where, "the server expects TLS before its first message: pass tls_first=True")
+        return None
 
 
 def read_settings(
@@ -123,73 +198,3 @@ def _read_server(url: str) -> NatsServer:
     if url.partition("://")[0].lower() not in ("nats", "tls"):
         raise wrong_address(url, "expected nats://host:port or tls://host:port")
     return NatsServer(*hosts_and_ports(url)[0])
-
-
-async def open_connection(
-    connection: NatsConnection, server: NatsServer, settings: NatsSettings, *, name: str, host: str, timeout: float
-) -> None:
-    """Connect to a server; raise `ACCESS_DENIED` if it refuses the credentials, `UNAVAILABLE` for any other failure."""
-    where = f"nats://{server.host}:{server.port}"
-    first: dict[str, Any] = {}
-    if settings.tls_first:
-        first = {"ssl": settings.tls or ssl.create_default_context(), "server_hostname": host}
-    try:
-        async with asyncio.timeout(timeout):
-            await asyncio.get_running_loop().create_connection(lambda: connection, server.host, server.port, **first)
-            await _shake_hands(connection, settings, name, host)
-    except CallError:
-        connection.abort("the handshake failed")
-        raise
-    except ssl.SSLCertVerificationError as error:
-        connection.abort("the handshake failed")
-        raise untrusted(where, error) from error
-    except (OSError, TimeoutError) as error:
-        connection.abort("the handshake failed")
-        reason = reason_of(error) if str(error) else f"no response within {timeout:g} s"
-        raise CallError(ErrorCode.UNAVAILABLE, f"no connection to {where}: {reason}", {"executed": "no"}) from error
-    except BaseException:
-        with contextlib.suppress(Exception):
-            connection.abort("cancelled")
-        raise
-
-
-async def _shake_hands(connection: NatsConnection, settings: NatsSettings, name: str, host: str) -> None:
-    """Upgrade to TLS if required, send the credentials, and wait until the server has accepted them."""
-    info = await connection.informed
-    if not settings.tls_first and (settings.tls is not None or info.tls_required):
-        await connection.start_tls(settings.tls or ssl.create_default_context(), host)
-    fields = {
-        "verbose": False,
-        "pedantic": False,
-        "headers": True,
-        "no_responders": True,
-        "protocol": 1,
-        "echo": True,
-        "lang": "python",
-        "version": "1",
-        "name": name,
-        "tls_required": settings.tls is not None,
-        **settings.credentials.answer(info.nonce),
-    }
-    connection.buffer.send(b"CONNECT %b\r\n" % msgspec.json.encode(fields))
-    await connection.processed()
-    if not info.headers:
-        raise CallError(ErrorCode.UNAVAILABLE, f"NATS {info.version} does not support headers: 2.2 or later is needed")
-
-
-async def diagnose(server: NatsServer, settings: NatsSettings, error: Exception) -> CallError | None:
-    """Return the permanent error behind a failed connection: no TLS, or TLS starts earlier or later than expected."""
-    if not is_reachable(error) or not has_no_tls(error):
-        return None
-    where = f"nats://{server.host}:{server.port}"
-    said = await plain_reply(server.host, server.port)
-    if said.startswith(b"INFO "):
-        if settings.tls is None and not settings.tls_first:
-            return None
-        if b'"tls_required":true' in said or b'"tls_available":true' in said:
-            sooner = "the server starts TLS after its first message: remove tls_first"
-            return wrong_protocol(where, sooner) if settings.tls_first else None
-        return wrong_protocol(where, "the server does not use TLS: use a nats:// address instead of tls://")
-    if not settings.tls_first and not said and await uses_tls(server.host, server.port):
-        return wrong_protocol(where, "the server expects TLS before its first message: pass tls_first=True")
-    return None

@@ -23,7 +23,7 @@ from operations.pubsub.nats.connection import NatsConnection
 from operations.pubsub.nats.durable_queues import DurableQueues
 from operations.pubsub.nats.parser import DuplicateFilter, unbatch
 from operations.pubsub.nats.replies import Replies
-from operations.pubsub.nats.servers import NatsServer, ServerPool, diagnose, open_connection, read_settings
+from operations.pubsub.nats.servers import NatsServers, read_settings
 from operations.pubsub.nats.subjects import Arrivals, Subjects
 from operations.pubsub.nats.wire import (
     NatsMessage,
@@ -127,10 +127,7 @@ class NatsTransport(ReconnectingTransport, Flushes, ReportsBacklog):
             heartbeat=heartbeat,
             bus=f"nats {prefix}",
         )
-        self._settings = settings
-        self._pool = ServerPool(settings.servers)
-        self._tried = settings.servers[0]
-        """The server at which connecting failed last."""
+        self._servers = NatsServers(settings, name=self.peer, timeout=timeout)
         self._heartbeat = heartbeat
         self._timeout = timeout
         self._connection: NatsConnection | None = None
@@ -301,12 +298,7 @@ class NatsTransport(ReconnectingTransport, Flushes, ReportsBacklog):
             self.replies.answered(token, message)
 
     async def _connect(self) -> None:
-        server = self._pool.next()
-        try:
-            connection = await self._open_connection(server)
-        except CallError:
-            self._tried = server
-            raise
+        connection = await self._open_connection()
         self._use(connection)
         for command in self._take_kept():
             connection.buffer.send(command)
@@ -319,21 +311,19 @@ class NatsTransport(ReconnectingTransport, Flushes, ReportsBacklog):
 
     async def _pause(self, attempt: int) -> None:
         """Wait once all servers were tried."""
-        rounds, rest = divmod(attempt, self._pool.size)
+        rounds, rest = divmod(attempt, self._servers.size)
         if not rest:
             await super()._pause(rounds)
 
     async def _diagnose(self, error: Exception) -> CallError | None:
-        return await diagnose(self._tried, self._settings, error)
+        return await self._servers.diagnose(error)
 
-    async def _open_connection(self, server: NatsServer, old: NatsConnection | None = None) -> NatsConnection:
+    async def _open_connection(self, old: NatsConnection | None = None) -> NatsConnection:
         """Connect and subscribe; a message that arrives on this connection and on `old` is received once."""
         # During a move to another server, the present connection still uses `self.replies`.
         replies = self.replies if self._connection is None else Replies(self.replies.inbox)
         connection = NatsConnection(self, replies, self._sizing)
-        await open_connection(
-            connection, server, self._settings, name=self.peer, host=self._pool.host, timeout=self._timeout
-        )
+        await self._servers.connect(connection)
         shared = [each.sid for each in self._subscriptions.values() if not each.group]
         duplicates = DuplicateFilter()
         if old is not None:
@@ -385,7 +375,7 @@ class NatsTransport(ReconnectingTransport, Flushes, ReportsBacklog):
     async def _open_other(self, old: NatsConnection) -> NatsConnection | None:
         """Connect to a server that does not shut down; None if that fails."""
         try:
-            connection = await self._open_connection(self._pool.next(), old)
+            connection = await self._open_connection(old)
             if not connection.info.ldm:
                 return connection
             connection.abort("the server is about to shut down")
@@ -430,7 +420,7 @@ class NatsTransport(ReconnectingTransport, Flushes, ReportsBacklog):
 
     def info_changed(self, info: ServerInfo) -> None:
         """Learn the servers of the cluster; move away from a server that announces its shutdown (lame duck mode)."""
-        self._pool.learn(info.connect_urls)
+        self._servers.learn(info.connect_urls)
         connection = self._connection
         if info.ldm and self._moving is None and connection is not None and connection.info is info:
             self._moving = asyncio.get_running_loop().create_task(self._move(connection))
