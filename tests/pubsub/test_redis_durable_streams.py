@@ -14,7 +14,7 @@ import pytest
 from operations import ErrorCode, OperationRegistry, operation
 from operations.calls import CallHandler, PendingRequestMap
 from operations.jobs import Jobs
-from operations.pubsub import Arrival, Delivery, Stores
+from operations.pubsub import Arrival, Delivery, KeepsRecords, Stores
 from operations.pubsub.redis import RedisTransport
 from operations.testing import error_of
 from tests.redis_servers import Server, own_server, shared_server
@@ -235,3 +235,16 @@ async def test_a_request_that_kills_three_workers_is_dead_lettered_and_its_calle
         assert deaths == 3
         assert [(each.operation_id, each.code) for each in dead] == [("order.place", ErrorCode.EXECUTION_ERROR)]
         assert server.command("XLEN", "operations:{order}:stored") == 0
+
+
+async def test_the_read_of_a_record_fails_when_the_connection_is_lost(end: AnyEnd) -> None:
+    transport = await end()
+    records = transport.optional(KeepsRecords)
+    assert records is not None
+    read = asyncio.create_task(records.read_record("queue.some", "0" * 48))
+    while not transport.epoch or not transport.epoch._asked:  # noqa: ASYNC110  # before the server can reply
+        await asyncio.sleep(0)
+    transport.drop_connection()
+    error = await error_of(read)
+    assert error.code is ErrorCode.UNAVAILABLE
+    assert "dropped on purpose" in error.message
