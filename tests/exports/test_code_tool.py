@@ -407,6 +407,26 @@ async def test_an_operation_may_have_the_name_of_a_type() -> None:
         assert refused.text.startswith("VALIDATION_ERROR: the code did not run")
 
 
+@pytest.mark.parametrize(
+    "calls",
+    [
+        "kept = []\nfor number in range(90):\n    kept.append(env.shop.quote(item=text))",
+        "import asyncio\nawait asyncio.gather(*[env.shop.quote(item=text) for number in range(90)])",
+    ],
+)
+async def test_the_inputs_of_pending_calls_of_a_script_are_bounded(calls: str) -> None:
+    """Previously, a script within its own memory limit could keep 16 MiB in each of 1,300 calls outside of it."""
+    async with SandboxPool(1) as sandboxes:
+        tools = CodeTool(registry().tools(), sandboxes=sandboxes)
+        result = await tools.run(f"text = 'x' * 4_000_000\n{calls}")
+        assert result.is_error
+        assert "is too large together with those of pending calls" in result.text
+        assert len(CALLS) == 0
+        one_by_one = "text = 'x' * 4_000_000\nfor number in range(20):\n    await env.shop.quote(item=text)"
+        assert not (await tools.run(one_by_one)).is_error
+        assert len(CALLS) == 20
+
+
 async def test_a_large_registry_is_searched_and_only_used_operations_are_typed() -> None:
     many = [stub_operation(f"big.thing_{number}/read", returns=number) for number in range(1_000)]
     async with CodeTool(OperationRegistry([*many, quote]).tools()) as tools:

@@ -34,6 +34,11 @@ _MAX_NAMED = 200
 _MAX_DEPTH = 100
 _MAX_NODES = 200_000
 _MAX_CHARACTERS = 16 * 1024 * 1024
+_NODE_BYTES = 64
+"""Approximate memory of a value without the characters of its strings."""
+_MAX_PENDING_BYTES = 32 * 1024 * 1024
+"""Largest total size of the inputs of a script's calls that wait or run: they are kept outside the sandbox."""
+_TOO_LARGE = "is too large or nested too deep"
 _SUSPENSIONS = 1_000
 """How often imports and name lookups may suspend the sandbox; each allowed call adds three suspensions."""
 
@@ -72,6 +77,8 @@ class SandboxScript:
         self._refusals = 0
         self._waiting: dict[int, tuple[str, tuple[Any, ...], dict[str, Any]]] = {}
         self._running: dict[int, concurrent.futures.Future[Any]] = {}
+        self._sizes: dict[int, int] = {}
+        """The sizes of the inputs of waiting and running calls."""
         self._calls = 0
         self._is_stopped = False
         self._output = monty.CollectString(limits.output_bytes)
@@ -130,12 +137,22 @@ class SandboxScript:
             return step.resume(self._settle(step.pending_call_ids))
         if not isinstance(step, monty.FunctionSnapshot) or step.is_os_function:
             return step.resume_auto()
-        if problem := problem_of((step.args, step.kwargs)):
+        if problem := self._count_input(step.call_id, (step.args, step.kwargs)):
             text = f"{ErrorCode.VALIDATION_ERROR}: {step.function_name}: the input {problem}"
             return step.resume({"exc_type": "RuntimeError", "message": text})
         # A call starts when the script awaits it, like a coroutine in Python.
         self._waiting[step.call_id] = str(step.function_name), step.args, step.kwargs
         return step.resume({"future": ...})
+
+    def _count_input(self, call_id: int, input: Any) -> str | None:
+        """Count the size of a call's input; return why the call is refused, or None."""
+        size = size_of(input)
+        if size is None:
+            return _TOO_LARGE
+        if size + sum(self._sizes.values()) > _MAX_PENDING_BYTES:
+            return "is too large together with those of pending calls: await them first"
+        self._sizes[call_id] = size
+        return None
 
     def _settle(self, call_ids: list[int]) -> dict[int, Any]:
         """Start calls that the script waits for; return the outcomes of those that end first."""
@@ -148,7 +165,10 @@ class SandboxScript:
         awaited = {self._running[call_id]: call_id for call_id in call_ids}
         done, _ = concurrent.futures.wait(awaited, return_when=concurrent.futures.FIRST_COMPLETED)
         self._check()
-        return {awaited[call]: self._outcome(self._running.pop(awaited[call])) for call in done}
+        ended = [awaited[call] for call in done]
+        for call_id in ended:
+            del self._sizes[call_id]
+        return {call_id: self._outcome(self._running.pop(call_id)) for call_id in ended}
 
     def _outcome(self, call: concurrent.futures.Future[Any]) -> Mapping[str, Any]:
         try:
@@ -210,7 +230,12 @@ def _external(module: SandboxModule) -> monty.ExternalModule:
 
 
 def problem_of(value: Any) -> str | None:
-    """Return why a value may not enter or leave the sandbox; None if it may.
+    """Return why a value may not enter or leave the sandbox; None if it may."""
+    return _TOO_LARGE if size_of(value) is None else None
+
+
+def size_of(value: Any) -> int | None:
+    """Return about how many bytes a value takes; None if it is too large or nested too deep.
 
     A small value in memory can be huge as JSON: each `x = [x] * 10` makes the JSON text ten times as long.
     """
@@ -227,9 +252,9 @@ def problem_of(value: Any) -> str | None:
         elif isinstance(each, (str, bytes)):
             characters += len(each)
         if depth > _MAX_DEPTH or nodes + len(pending) + len(inner) > _MAX_NODES or characters > _MAX_CHARACTERS:
-            return "is too large or nested too deep"
+            return None
         pending.extend((item, depth + 1) for item in inner)
-    return None
+    return characters + _NODE_BYTES * nodes
 
 
 def _never(*args: Any, **kwargs: Any) -> Any:
