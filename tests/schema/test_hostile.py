@@ -15,6 +15,7 @@ import pytest
 
 from operations.schema import Policy, from_schema
 from operations.schema.checking import values
+from operations.schema.dialects import patterns
 
 POLICIES: tuple[Policy, ...] = ("cast", "total", "strict", "off")
 RECURSIVE = {"type": ["object", "array"], "properties": {"a": {"$ref": "#"}}, "items": {"$ref": "#"}}
@@ -118,6 +119,63 @@ def test_catastrophic_patterns(pattern: str) -> None:
     for policy in POLICIES:
         schema.normalise(value, policy)
     from_schema({"patternProperties": {pattern: {"type": "null"}}}).cast({value: 1})
+
+
+QUADRATIC = [
+    "(?=a*b)x",
+    "(?!.*b)c",
+    "(?<=(a+)+)b",
+    "(?<!a+)b",
+    "^a*(?=a*b)c",
+    "(a*)\\1b",
+    "^(?:(?=.*b)a)*$",
+    "^x|(?=a*b)",
+]
+LINEAR = ["^(?=.*b)(?=.*c).*$", "^(?!\\s).*(?<!\\s)b$", "^((?!a).)*$", "^(?!.*a).*$", "(?<=ab)c", "(?<![a-z])foo"]
+
+
+@pytest.mark.parametrize("pattern", QUADRATIC)
+def test_look_around_that_may_take_quadratic_time_matches_only_short_strings(pattern: str) -> None:
+    """The engine limits the steps; a step may read the rest of the string. These would take minutes."""
+    many = "a" * 1_000_000
+    for document, value in (
+        ({"type": "string", "pattern": pattern}, many),
+        ({"propertyNames": {"pattern": pattern}}, {many: 1}),
+        ({"patternProperties": {pattern: {"type": "integer"}}}, {many: 1}),
+        ({"$schema": "http://json-schema.org/draft-07/schema#", "items": {"pattern": pattern}}, [many]),
+        ({"$defs": {"a": {"pattern": pattern}}, "anyOf": [{"$ref": "#/$defs/a"}, {"type": "null"}]}, many),
+    ):
+        schema = from_schema(document)
+        assert schema.check(value) is ("patternProperties" in document)
+        assert len(schema.errors(value)) == (0 if schema.check(value) else 1)
+        schema.cast(value, "total")
+
+
+def test_look_around_matches_short_strings_as_before() -> None:
+    schema = from_schema({"type": "string", "pattern": "(?=.*[0-9])(?=.*[a-z]).{8,}"})
+    assert [schema.check(each) for each in ("abcdefg1", "1bcdefgh" * 100, "abcdefgh", "abc1")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert schema.check("x" * 999 + "1")
+    [problem] = schema.errors("abc1")
+    assert problem.message == '"abc1" does not match the pattern "(?=.*[0-9])(?=.*[a-z]).{8,}"'
+    [problem] = schema.errors("x" * 1_000 + "1")
+    assert problem.message.endswith('does not match the pattern "(?=.*[0-9])(?=.*[a-z]).{8,}"')
+    assert schema.document == {"type": "string", "pattern": "(?=.*[0-9])(?=.*[a-z]).{8,}"}
+
+
+@pytest.mark.parametrize("pattern", LINEAR)
+def test_look_around_that_takes_linear_time_is_not_limited(pattern: str) -> None:
+    assert patterns.native_pattern(pattern) == pattern
+    assert not from_schema({"type": "string", "pattern": pattern}).check("a" * 1_000_000)
+
+
+@pytest.mark.parametrize("pattern", ["^(?!\\s).*(?<!\\s)$", "^((?!--).)*$", "^(?!x-)", "(?<!x)$"])
+def test_long_strings_match_such_patterns(pattern: str) -> None:
+    assert from_schema({"type": "string", "pattern": pattern}).check("a" * 20_000)
 
 
 def test_huge_enums() -> None:

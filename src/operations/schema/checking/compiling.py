@@ -78,12 +78,22 @@ def compiled_original(document: Any, draft: int | None, loader: Loader | None) -
     if loader is not None:
         options = {"retriever": loader, "validate_formats": False}
     try:
-        options |= _regex_options(tuple(_patterns_in(document)))
+        patterns = tuple(_patterns_in(document))
+        options |= _regex_options(patterns)
+        if not _are_native(patterns):
+            return None
         if isinstance(document, Mapping) and "$schema" not in document and draft in _NATIVE:
             return _NATIVE[draft](dict(document), **options)
         return jsonschema_rs.validator_for(document, **options)
     except (ValueError, jsonschema_rs.ReferencingError, TypeError):
         return None
+
+
+def _are_native(patterns: Iterable[str]) -> bool:
+    """Whether the native engine may use all patterns as they are written."""
+    from operations.schema.dialects.patterns import native_pattern
+
+    return all(native_pattern(pattern) == pattern for pattern in patterns)
 
 
 def _patterns_in(document: Any) -> Iterator[str]:

@@ -9,6 +9,7 @@ from typing import Any
 import jsonschema_rs
 
 from operations.schema.dialects.literals import escaped
+from operations.schema.dialects.patterns import written_pattern
 
 _SHOWN = 60
 _Kind = jsonschema_rs.ValidationErrorKind
@@ -93,7 +94,7 @@ _WORDING: dict[type, Callable[[Any, str], str]] = {
     _Kind.MinProperties: lambda kind, it: f"has fewer than {kind.limit} properties",
     _Kind.MultipleOf: lambda kind, it: f"{it} is not a multiple of {kind.multiple_of}",
     _Kind.Not: lambda kind, it: f"{it} matches a form that is not allowed",
-    _Kind.Pattern: lambda kind, it: f"{it} does not match the pattern {_quoted(kind.pattern, 60)}",
+    _Kind.Pattern: lambda kind, it: f"{it} does not match the pattern {_quoted(written_pattern(kind.pattern), 60)}",
     _Kind.PropertyNames: lambda kind, it: f"has a property whose name is not allowed: {_inner_name(kind)}",
     _Kind.Required: lambda kind, it: f"missing required property {_quoted(kind.property, 60)}",
     _Kind.Type: lambda kind, it: f"{it} is not {_types(kind)}",

@@ -22,7 +22,7 @@ from operations.schema.dialects.keywords import (
     TYPES,
 )
 from operations.schema.dialects.literals import LiteralBudget, NotPlainError, plain
-from operations.schema.dialects.patterns import engine_of
+from operations.schema.dialects.patterns import engine_of, is_linear
 from operations.schema.dialects.plain import Conversion
 from operations.schema.dialects.references import Loader, References, SchemaLocation, UnresolvedReferenceError
 
@@ -192,7 +192,7 @@ class Converter:
             return
         members = {}
         for name, item in value.items():
-            if not isinstance(name, str) or (keyword == "patternProperties" and engine_of(name) is None):
+            if not isinstance(name, str) or (keyword == "patternProperties" and not is_linear(name)):
                 self._complain(f"{keyword}: {name!r:.60} is not supported")
             else:
                 members[name] = self._schema(item, *where)

@@ -21,6 +21,14 @@ Engine = Literal["linear", "large", "fancy"]
 """Regex engine of jsonschema-rs: `linear`, `large` (without our size limit) or `fancy` (with look-around)."""
 _ENGINES: tuple[Engine, ...] = ("linear", "large", "fancy")
 
+MOST_CHARACTERS = 1_000
+"""Largest number of characters of a string that is matched with a pattern that is not steady (see `_is_steady`)."""
+_GUARD = rf"^(?![\s\S]{{{MOST_CHARACTERS + 1}}})(?=[\s\S]*?(?:"
+_GUARD_END = "))"
+_SHORT = 256
+"""Largest number of characters that a short part of a pattern may match."""
+_LOOKS = frozenset({"ASSERT", "ASSERT_NOT"})
+
 _MAX_REPEAT = 2000
 _UNBOUNDED = 2**31
 _PIECE = r"(?s)\\[pP]\{[^}]*\}|\\.|\(\?<(?![=!])|\(\?[imsx]+\)|."
@@ -36,14 +44,85 @@ _PROPERTIES = {"\\p{N}": "0-9", "\\p{Nd}": "0-9", "\\p{Lu}": "A-Z", "\\p{P}": "!
 def engine_of(pattern: str) -> Engine | None:
     """Return the cheapest engine that runs `pattern` in bounded time; None if there is none."""
     for engine in _ENGINES:
-        try:
-            jsonschema_rs.Draft202012Validator(
-                {"pattern": pattern}, offline=True, pattern_options=engine_options(engine)
-            )
-        except ValueError:
-            continue
-        return None if engine != "linear" and _repeats_too_often(pattern) else engine
+        if _compiles(pattern, engine):
+            is_refused = engine != "linear" and _repeats_too_often(pattern)
+            return None if is_refused or (engine == "fancy" and not _compiles(_guarded(pattern), engine)) else engine
     return None
+
+
+def _compiles(pattern: str, engine: Engine) -> bool:
+    try:
+        jsonschema_rs.Draft202012Validator({"pattern": pattern}, offline=True, pattern_options=engine_options(engine))
+    except ValueError:
+        return False
+    return True
+
+
+def is_linear(pattern: str) -> bool:
+    """Whether a pattern is supported, and takes linear time for strings of any length."""
+    return engine_of(pattern) is not None and native_pattern(pattern) == pattern
+
+
+@lru_cache(maxsize=4096)
+def native_pattern(pattern: str) -> str:
+    """Return a pattern for the native engine: unless its time is linear, it matches only in short strings."""
+    return pattern if engine_of(pattern) != "fancy" else _guarded(pattern)
+
+
+def _guarded(pattern: str) -> str:
+    return pattern if _is_steady(pattern) else f"{_GUARD}{pattern}{_GUARD_END}"
+
+
+def written_pattern(pattern: str) -> str:
+    """Return a pattern as its author wrote it, from `native_pattern`."""
+    return pattern[len(_GUARD) : -len(_GUARD_END)] if pattern.startswith(_GUARD) else pattern
+
+
+def _is_steady(pattern: str) -> bool:
+    """Whether a pattern with look-around takes linear time: at most one long part is tried from several positions.
+
+    The number of steps is limited, but one step may read the rest of the string.
+    """
+    tree = _parsed(pattern)
+    if not tree:
+        return tree is not None
+    is_anchored = str(tree[0][1]).startswith("AT_BEGINNING") and not re.search(r"\(\?[a-z]*m", pattern)
+    is_movable, was_plain = not is_anchored, False
+    for index in range(len(tree)):
+        op, value = str(tree[index][0]), tree[index][1]
+        is_long = tree[index : index + 1].getwidth()[1] > _SHORT
+        is_plain = not _looks_around(tree[index : index + 1])
+        if op in _LOOKS:
+            is_long, is_steady = value[1].getwidth()[1] > _SHORT, not _looks_around(value[1])
+        else:
+            is_steady = is_plain or _has_short_looks(tree[index : index + 1])
+        if not is_steady or (is_long and is_movable and not (is_plain and was_plain)):
+            return False
+        is_movable = is_movable or (is_long and op not in _LOOKS)
+        was_plain = is_plain
+    return True
+
+
+def _looks_around(tree: Any) -> bool:
+    """Whether a part of a pattern contains something for which an engine backtracks."""
+    return any(True for _ in _looks_in(tree))
+
+
+def _has_short_looks(tree: Any) -> bool:
+    """Whether a part of a pattern contains only look-around that reads few characters."""
+    return all(name in _LOOKS and value[1].getwidth()[1] <= _SHORT for name, value in _looks_in(tree))
+
+
+def _looks_in(tree: Any) -> Iterator[tuple[str, Any]]:
+    """Yield every look-around, reference to a group and atomic group in a parsed pattern, at any depth."""
+    for op, value in tree:
+        name = str(op)
+        if name in _LOOKS or name.startswith(("GROUPREF", "ATOMIC", "POSSESSIVE")):
+            yield name, value
+        inside = value[1] if name == "BRANCH" else value if isinstance(value, tuple) else (value,)
+        for part in inside:
+            if hasattr(part, "getwidth"):
+                yield from _looks_in(part)
 
 
 def _repeats_too_often(pattern: str) -> bool:
@@ -69,7 +148,7 @@ def matcher(pattern: str) -> Callable[[Any], bool]:
     if engine is None:
         return lambda text: False
     validator = jsonschema_rs.Draft202012Validator(
-        {"type": "string", "pattern": pattern}, offline=True, pattern_options=engine_options(engine)
+        {"type": "string", "pattern": native_pattern(pattern)}, offline=True, pattern_options=engine_options(engine)
     )
     return validator.is_valid
 

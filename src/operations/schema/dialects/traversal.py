@@ -130,6 +130,10 @@ def _native_form(document: Any) -> NativeForm:
                 out[keyword] = {name: asserting(item) for name, item in value.items()}
         if "pattern" in out:
             patterns.append(out["pattern"])
+            if "(" in out["pattern"]:
+                from operations.schema.dialects.patterns import native_pattern  # most documents have no patterns
+
+                out["pattern"] = native_pattern(out["pattern"])
         patterns.extend(out.get("patternProperties", ()))
         compares.append(out.get("uniqueItems", False))
         return out
