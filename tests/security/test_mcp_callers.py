@@ -241,6 +241,27 @@ async def test_a_tool_with_headers_that_may_not_be_called_looks_unknown(meta: di
             assert "Mcp-Param-Region" in answer["error"]["message"]
 
 
+async def test_what_notifications_repeat_is_short() -> None:
+    """Previously, each report of the progress of a call repeated a token of up to 4 MiB."""
+
+    @operation("shop.report")
+    async def report(context: OperationContext) -> str:
+        if context.progress is not None and (reported := context.progress(1, 2, None)) is not None:
+            await reported
+        return "done"
+
+    async with serve_endpoint(OperationRegistry([report])) as (url, _):
+        call = {"name": "shop.report", "arguments": {}}
+        for length, is_refused in ((1_024, False), (1_025, True)):
+            _, answer = await post(url, message("tools/call", call, meta={"progressToken": "t" * length}))
+            assert ("expected at most 1024 characters" in json.dumps(answer)) is is_refused
+            _, answer = await post(url, message("tools/call", call, meta=SDK_ONLY, id="i" * length))
+            assert ("expected at most 1024 characters" in json.dumps(answer)) is is_refused
+            async with legacy_session(url) as session:
+                given = {**call, "_meta": {"progressToken": "t" * length}}
+                assert ("at most 1024 characters" in json.dumps(await session("tools/call", given))) is is_refused
+
+
 async def test_trace_fields_are_truncated() -> None:
     @operation("shop.trace")
     async def trace(context: OperationContext) -> dict[str, int]:

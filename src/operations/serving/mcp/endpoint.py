@@ -146,7 +146,8 @@ class MCPEndpoint:
         headers = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
         receive = receive if body is None else _replay(body, receive)
         size = 0 if body is None else len(body)
-        handling = self._sessions.handle({**scope, "headers": headers}, receive, send, caller, size)
+        scope = {**scope, "headers": headers}
+        handling = self._sessions.handle(scope, receive, send, caller, size)
         await self._handle_until(_expiry(caller), handling, is_stream=_is_stream(scope))
 
     async def _handle_until(

@@ -48,6 +48,7 @@ requester: ContextVar[Identity | None] = ContextVar("requester", default=None)
 """The caller of the HTTP request that the SDK examines before it calls a handler."""
 POLL = "mcpPollSeconds"
 """The annotation with the seconds after which the stream of a call is closed; the client then polls for the result."""
+_MAX_REPEATED_LENGTH = 1_024
 SUBSCRIPTIONS_PER_IDENTITY = 16
 """Largest number of open subscriptions of one identity."""
 _PRIVATE = CacheHint(ttl_ms=TTL_MS, scope="private")
@@ -117,6 +118,7 @@ class SDKServer:
         """
         is_modern = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
         try:
+            _check_repeated(ctx)
             if not is_modern and ctx.session.client_params is not None:
                 self.changes.settings(ctx)
                 if ctx.method == "tools/list":
@@ -264,6 +266,16 @@ class SDKServer:
         if params.level in LEVELS:
             self.changes.settings(context).level = params.level
         return types.EmptyResult()
+
+
+def _check_repeated(context: _Context) -> None:
+    """Refuse a long request id or progress token: the server repeats them in each notification of the request."""
+    for name, given in (
+        ("request id", context.request_id),
+        (PROGRESS_TOKEN, _meta(context.params or {}).get(PROGRESS_TOKEN)),
+    ):
+        if isinstance(given, str) and len(given) > _MAX_REPEATED_LENGTH:
+            raise ProtocolError(INVALID_PARAMS, f"Invalid {name}: expected at most {_MAX_REPEATED_LENGTH} characters")
 
 
 def _meta(params: Mapping[str, Any]) -> Mapping[str, Any]:
