@@ -18,7 +18,7 @@ from operations.serving.audit import AuditRecord, AuditWriter
 from operations.serving.exposure import Exposure
 from operations.serving.limits import Limits
 from operations.serving.websocket import WebSocketEndpoint
-from tests.serving.asgi_client import post
+from tests.serving.asgi_client import exchange, post
 from tests.serving.http_server import running
 from tests.serving.shop import Shop
 from tests.waiting import until
@@ -83,3 +83,21 @@ async def test_the_rate_limit_counts_the_calls_of_a_connection(shop: Shop) -> No
             answer = await post(served, "/shop/quote", {"item": "tea"}, token="ann-token")
             assert answer.status == 429
     assert [each.code for each in records if each.caller == "ann"] == ["OK"] * 4 + ["UNAVAILABLE"] * 4
+
+
+async def test_draining_waits_for_http_calls_and_websocket_calls_at_the_same_time(shop: Shop) -> None:
+    """Previously, one call over each protocol delayed the end by twice `drain_seconds`."""
+    served = app(shop.registry, mcp=False, limits=Limits(drain_seconds=60))
+    async with running(served) as (host, port), asyncio.timeout(20), exchange(served, "POST", "/shop/slow") as call:
+        await shop.started.wait()
+        shop.started.clear()
+        async with Spoke(f"ws://{host}:{port}/ws") as spoke:
+            other = asyncio.create_task(PendingRequestMap(spoke).call("shop.slow"))
+            await shop.started.wait()
+            draining = asyncio.create_task(served.drain())
+            http, _, websocket = served.dispatchers
+            await until(lambda: http.idle is not None and websocket.idle is not None, seconds=10)
+            assert not draining.done()
+            shop.go_on.set()
+            assert ((await other).data, (await call.complete()).json) == ("done", "done")
+            await draining

@@ -178,9 +178,10 @@ class ServedApp:
             self.console.close()
         await self.streams.close()  # clients can resume at another server
         grace = self.settings.limits.drain_seconds
+        waiting = [self.dispatcher.drain(grace)]
         if self._websocket is not None:
-            await self._websocket.drain(grace)
-        await self.dispatcher.drain(grace)
+            waiting.append(self._websocket.drain(grace))
+        await asyncio.gather(*waiting)
         await self.dispatcher.close()
 
     async def revoke(self) -> None:
