@@ -35,7 +35,7 @@ _EXPOSED_HEADERS = (
     b"Operations-Mcp-Error, Idempotency-Replayed, WWW-Authenticate, ETag, Link, Retry-After, Location, "
     b"Preference-Applied"
 )
-"""Response headers that a page of another configured origin may read."""
+"""Response headers that a page of a configured origin may read."""
 
 
 class Epoch:

@@ -17,7 +17,7 @@ PHRASES = {status.value: status.phrase for status in HTTPStatus}
 """The phrase of each HTTP status, such as `Not Found`."""
 JSON_TYPE = (b"content-type", b"application/json")
 NO_SNIFF = (b"x-content-type-options", b"nosniff")
-"""The header with which a browser treats a response as nothing else than its content type, for example as a script."""
+"""The header that stops browsers from treating a response as another content type, such as a script."""
 REQUEST_ID_HEADER = b"operations-request-id"
 """The response header with the id of the request. Pages of configured origins may read it (`admission.py`)."""
 

@@ -54,7 +54,7 @@ class _Open(msgspec.Struct, eq=False):
 
 
 class ReleasableSlots(Protocol):
-    """The slots of a dispatcher, from which a call that waits for an answer can release its own slot."""
+    """The slots of a dispatcher. A call releases its slot while it waits for an answer."""
 
     def released(self) -> contextlib.AbstractAsyncContextManager[None]:
         """Release the slot of the current call; at the end of the block, wait for a slot again."""
@@ -89,7 +89,7 @@ class AskingClient:
             await self._send(method, params)
 
     async def ask(self, questions: Mapping[str, Question], timeout: float) -> Mapping[str, Any]:
-        """Return the answers to questions: recorded answers if there are any, otherwise wait for the client's."""
+        """Return the answers to questions: those that are stored already, and the client's answers to the others."""
         results = {key: self._find(key, question) for key, question in questions.items()}
         waiting = {key: question for key, question in questions.items() if results[key] is None}
         if waiting:

@@ -116,7 +116,7 @@ class HTTPExchange:
             self._news.set()
 
     async def receive(self) -> dict[str, Any]:
-        """Return the next part of the body; after the last part, wait for the disconnect and return that."""
+        """Return the next part of the body. After the last part, wait until the response or the connection ends."""
         while not self.is_over:
             if self._parts or not (self.has_more or self._is_read):
                 body = b"".join(self._parts)
@@ -133,7 +133,7 @@ class HTTPExchange:
         return {"type": _DISCONNECT}
 
     def _request_more(self) -> None:
-        """Read from the client, which may wait for `100 Continue` before it sends the body.
+        """Resume reading from the client; if the client waits for `100 Continue`, send that first.
 
         `100 Continue` is not written after the head of the response, because the client would read it as a part of the
         body.

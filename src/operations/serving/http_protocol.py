@@ -139,7 +139,7 @@ class HTTPProtocol(asyncio.Protocol):
         return True
 
     def _parse_without_upgrade(self, rest: bytes) -> bool:
-        """Parse a request again without `Upgrade`: the parser ends a request at that header, but a body may follow."""
+        """Parse a request again without `Upgrade`: with it, the parser ends the request before a body."""
         self._headers = [header for header in self._headers if header[0] != b"upgrade"]
         head = self._write_head()
         self._parser = httptools.HttpRequestParser(self)
@@ -343,7 +343,7 @@ class HTTPProtocol(asyncio.Protocol):
             self.transport.close()
 
     def _read_absolute(self, target: bytes) -> bytes:
-        """Return the path of an absolute target; its host must equal `Host`, which the application checks."""
+        """Return the path of an absolute target. Its host must equal `Host`: the application checks only `Host`."""
         authority, slash, path = target.partition(b"://")[2].partition(b"/")
         if dict(self._headers).get(b"host") != authority:
             raise httptools.HttpParserError("the target and Host differ")
@@ -419,7 +419,7 @@ class UnreadResponses:
         self._bytes = 0
 
     def add(self, transport: asyncio.Transport, address: str) -> None:
-        """Count the unread bytes of a connection. If there are too many, abort connections of greedy clients."""
+        """Count the unread bytes of a connection. If all connections together have too many, abort some of them."""
         self.remove(transport)
         self._connections[transport] = address, 0
         self._count(transport)
@@ -440,7 +440,7 @@ class UnreadResponses:
         self._bytes += now - before
 
     def _abort_largest(self) -> None:
-        """Abort the largest responses of the address with the most unread bytes, until few enough are left."""
+        """Abort the largest responses of the address with the most unread bytes, until these are within the limit."""
         of_addresses: Counter[str] = Counter()
         for address, size in self._connections.values():
             of_addresses[address] += size

@@ -24,12 +24,15 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     and over MCP separately. Inputs of at most 64 KiB do not count.
     """
     values: int = MAX_VALUES
-    """Largest number of JSON values in a large body, if the caller has neither scopes nor resources."""
+    """Largest number of JSON values in a body over 64 KiB, if the caller has neither scopes nor resources."""
     response_bytes: int = 64 << 20
     deadline_seconds: float = 60.0
-    """The longest duration of a call. The request header `Operations-Timeout` can make it shorter, not longer."""
+    """The longest duration of a call, except for streams; over MCP, a call that can ask questions gets 300 s more.
+
+    The request header `Operations-Timeout` can make it shorter, not longer.
+    """
     connections: int = 20_000
-    """Largest number of open connections of a server that `serve_http` starts."""
+    """Largest number of open connections of an `HTTPServer`, such as the one of `serve_http`."""
     concurrency: int = CONCURRENCY
     """Largest number of concurrent calls of all callers together."""
     queue: int = 10_000

@@ -35,8 +35,8 @@ _STARTED_WITHIN = 10.0
 class HTTPServer:
     """Serves an application within an `async with` block. At the end of the block, running calls may finish.
 
-    `address` is `host:port`, `:port` for all interfaces, or a port on loopback. Serving without authentication on other
-    addresses than loopback requires `insecure=True`.
+    `address` is `host:port`, `host` (port 8000), `:port` for all interfaces, or a port on loopback. Serving without
+    authentication on other addresses than loopback requires `insecure=True`.
     """
 
     def __init__(

@@ -155,7 +155,7 @@ class SpanReader:
     def _may_read(self, record: CallRecord) -> bool:
         """Whether the caller may read the error message and the differences of a call.
 
-        They may repeat parts of an input or an output.
+        Both may repeat parts of an input or an output.
         """
         return self._has_bodies or self._viewer.is_own(record)
 

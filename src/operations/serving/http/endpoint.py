@@ -49,7 +49,7 @@ from operations.wire import LARGE_MESSAGE
 
 _log = logging.getLogger("operations.serving")
 _SUGGESTIONS_PER_SECOND = 5
-"""Number of errors for unknown paths that suggest similar ids, of all callers together: each takes milliseconds."""
+"""Number of errors for unknown paths, of all callers together, with suggestions: finding these takes milliseconds."""
 
 
 class _Call(msgspec.Struct):

@@ -58,11 +58,11 @@ class StreamRequest(msgspec.Struct, kw_only=True):
     route: Route
     request: Request
     owner: str
-    """The caller to whose limit the stream counts (`Caller.key`)."""
+    """The key (`Caller.key`) of the caller whose limit of streams includes this stream."""
     principal: Principal | None = None
     """The verified credentials of the caller."""
     fingerprint: bytes
-    """A hash of the input, because a stream can only be resumed with the input with which it was started."""
+    """A hash of the body or query string: only a request with the same one can resume the stream."""
     envelopes: bool = False
     last_event_id: str | None = None
 
@@ -314,7 +314,7 @@ class _Expiry(msgspec.Struct, eq=False):
 
 
 def _is_as_strong(resuming: Principal | None, first: Principal | None) -> bool:
-    """Whether credentials have the rights of those that a stream was started with, and do not expire before them."""
+    """Whether a resuming client's credentials have the same rights as the first ones, and expire no earlier."""
     if resuming is None or first is None:
         return resuming is first
     one, other = resuming.identity, first.identity

@@ -173,7 +173,7 @@ class MCPEndpoint:
 
 
 class _Disconnect:
-    """Cancels the current task when the client disconnects. The task that waits for that ends with the response."""
+    """Cancels the current task if the client disconnects before the response is complete."""
 
     def __init__(self, receive: Any) -> None:
         task = asyncio.current_task()

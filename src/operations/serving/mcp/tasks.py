@@ -43,7 +43,7 @@ POLL_MS = 1_000
 _MAX_CLIENTS = 10_000
 _CLIENTS_PER_IDENTITY = 64
 _MOST_GIVEN_BYTES = 64 * 1024
-"""Largest size of the answers that a task keeps before its questions are asked; the questions are asked otherwise."""
+"""Largest size of the answers in the request that creates a task. Larger answers are ignored."""
 _ASK_WITHIN = 1.0
 """Seconds to wait for the first question of a `questions-first` call. After that, it becomes a task that can ask."""
 _ENDED = {JobState.DONE: "completed", JobState.CANCELLED: "cancelled", JobState.DEAD: "failed"}
@@ -62,7 +62,7 @@ class _TaskClient(AskingClient):
         super().__init__(_NoSlots(), capabilities, None, has_room)
         self.key = key
         self.owner = owner
-        """The caller to whose limits the task counts (`Caller.key`)."""
+        """The key (`Caller.key`) of the caller whose limits include this task."""
 
 
 def declares_tasks(info: RequestInfo) -> bool:

@@ -87,7 +87,7 @@ class _Session(msgspec.Struct, eq=False):
     """A session of the SDK, with its caller and its size, which count towards the caller's limits."""
 
     owner: str
-    """The caller to whose limits the session counts (`Caller.key`)."""
+    """The key (`Caller.key`) of the caller whose limits include this session."""
     events: SessionEvents
     received: int = 0
     """Size of the last message of the client."""
@@ -201,7 +201,7 @@ class SDKSessions:
         self._sessions = {each: session for each, session in self._sessions.items() if each in open_sessions}
 
     def _receive(self, session_id: str, key: str, size: int) -> None:
-        """Note the size of a message that its session receives; the SDK refuses a message of another identity."""
+        """Store the size of a message to a session; ignore a message of another identity, which the SDK refuses."""
         session = self._sessions.get(session_id)
         if session is None or not (session.owner == key or session.owner[:2] == key[:2] == "a:"):
             return
