@@ -20,9 +20,14 @@ from operations import (
     OperationSpec,
     OperationType,
     ResponseEnvelope,
+    build_env,
     mcp_envelope,
     operation,
+    subscribe,
 )
+from operations.calls import PendingRequestMap
+from operations.jobs import Jobs
+from operations.pubsub.memory import MemoryTransport
 from operations.testing import error_of
 
 
@@ -118,6 +123,47 @@ async def test_a_deadline_in_seconds_is_explained(registry: OperationRegistry) -
 async def test_an_invalid_context_is_refused_immediately(registry: OperationRegistry) -> None:
     error = await error_of(registry.execute("shop.quote", {"item": "tea"}, {}))  # type: ignore[call-overload]
     assert (error.code, "OperationContext" in str(error)) == (ErrorCode.VALIDATION_ERROR, True)
+
+
+@pytest.mark.parametrize("wrong", [{"id": "ann"}, "ann"])
+async def test_an_identity_of_another_type_is_refused_where_it_is_passed(
+    registry: OperationRegistry, wrong: Any
+) -> None:
+    context = OperationContext(identity=wrong)
+    with pytest.raises(CallError, match=r"expected an Identity\(…\)"):
+        await registry.execute("shop.quote", {"item": "tea"}, context)
+    with pytest.raises(CallError, match=r"expected an Identity\(…\)"):
+        await anext(registry.subscribe("shop.count", {"to": 1}, context))
+    with pytest.raises(CallError, match=r"expected an Identity\(…\)"):
+        build_env(registry, context)
+    with pytest.raises(CallError, match=r"expected an Identity\(…\)"):
+        registry.tools(identity=wrong)
+    caller = PendingRequestMap(MemoryTransport())
+    with pytest.raises(CallError, match=r"expected an Identity\(…\)"):
+        await caller.call("shop.quote", {"item": "tea"}, identity=wrong)
+    with pytest.raises(CallError, match=r"expected an Identity\(…\)"):
+        caller.subscribe("shop.count", {"to": 1}, identity=wrong)
+    with pytest.raises(CallError, match=r"expected an Identity\(…\)"):
+        await Jobs(registry).submit("shop.quote", {"item": "tea"}, identity=wrong)
+
+
+def test_an_env_of_another_value_than_a_context_is_refused(registry: OperationRegistry) -> None:
+    wrong: Any = {"requestId": "1"}
+    with pytest.raises(CallError, match=r"expected an OperationContext\(…\)"):
+        build_env(registry, wrong)
+
+
+async def test_the_function_subscribe_takes_a_timeout() -> None:
+    @operation(id="shop.wait")
+    async def wait() -> AsyncIterator[int]:
+        yield 1
+        await asyncio.Event().wait()
+
+    stream = subscribe(OperationRegistry([wait]), "shop.wait", timeout=0.5)
+    assert (await anext(stream)).data == 1
+    with pytest.raises(CallError) as raised:
+        await anext(stream)
+    assert raised.value.code is ErrorCode.TIMEOUT
 
 
 async def test_an_error_result_is_raised_if_configured(registry: OperationRegistry) -> None:

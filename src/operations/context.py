@@ -316,11 +316,7 @@ class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
 
 def limit_context(context: object, timeout: object) -> OperationContext:
     """Return the context with a deadline at most `timeout` seconds away; raise if either argument is invalid."""
-    if context is None:
-        context = OperationContext()
-    elif not isinstance(context, OperationContext):
-        message = f"invalid context {context!r:.80}: expected an OperationContext(…)"
-        raise CallError(ErrorCode.VALIDATION_ERROR, message)
+    context = OperationContext() if context is None else require_context(context)
     if timeout is None:
         return context
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
@@ -331,6 +327,23 @@ def limit_context(context: object, timeout: object) -> OperationContext:
     if context.deadline is not None:
         deadline = min(deadline, context.deadline)
     return msgspec.structs.replace(context, deadline=deadline)
+
+
+def require_context(context: object) -> OperationContext:
+    """Return a context that a caller passed; raise `VALIDATION_ERROR` for another value or an invalid identity."""
+    if not isinstance(context, OperationContext):
+        message = f"invalid context {context!r:.80}: expected an OperationContext(…)"
+        raise CallError(ErrorCode.VALIDATION_ERROR, message)
+    if context.identity is not None:
+        check_identity(context.identity)
+    return context
+
+
+def check_identity(identity: object) -> None:
+    """Raise `VALIDATION_ERROR` if an argument is not an Identity; the message does not show it."""
+    if not isinstance(identity, Identity):
+        message = f"invalid identity: expected an Identity(…), not {type(identity).__name__}"
+        raise CallError(ErrorCode.VALIDATION_ERROR, message)
 
 
 def read_answer(result: Any) -> Answer:

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from operations.context import Env, OperationContext
+from operations.context import Env, OperationContext, require_context
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
 from operations.spec import Operation
@@ -214,6 +214,7 @@ def build_env(
     `namespaces` limits the available operations. `invoke` and `stream` replace the registry's `execute_nested` and
     `subscribe_nested`. The call protocol passes them, to call operations that the registry does not have.
     """
+    require_context(context)
     limited = None if namespaces is None else (namespaces,) if isinstance(namespaces, str) else tuple(namespaces)
     return EnvNode(EnvScope(registry, limited, invoke, stream), context, context.request_id)
 

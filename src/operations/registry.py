@@ -508,20 +508,32 @@ class OperationRegistry(OperationCatalogue):
 
 @overload
 def subscribe(
-    registry: OperationRegistry, operation: Operation[R], input: Any = None, context: OperationContext | None = None
+    registry: OperationRegistry,
+    operation: Operation[R],
+    input: Any = None,
+    context: OperationContext | None = None,
+    *,
+    timeout: float | None = None,
 ) -> AsyncGenerator[ResponseEnvelope[R], None]: ...
 @overload
 def subscribe(
-    registry: OperationRegistry, operation: str, input: Any = None, context: OperationContext | None = None
+    registry: OperationRegistry,
+    operation: str,
+    input: Any = None,
+    context: OperationContext | None = None,
+    *,
+    timeout: float | None = None,
 ) -> AsyncGenerator[ResponseEnvelope[Any], None]: ...
 def subscribe(
     registry: OperationRegistry,
     operation: str | Operation[Any],
     input: Any = None,
     context: OperationContext | None = None,
+    *,
+    timeout: float | None = None,
 ) -> AsyncGenerator[ResponseEnvelope[Any], None]:
     """Yield an operation's stream: `registry.subscribe` as a function."""
-    return registry.subscribe(operation, input, context)
+    return registry.subscribe(operation, input, context, timeout=timeout)
 
 
 def _observed_call() -> ObservedCall | None:

@@ -110,6 +110,17 @@ async def test_every_event_on_the_wire_matches_its_schema(wires: Any) -> None:
     assert wire.of("call.completed")[0]["payload"]["sequence"] == 2
 
 
+async def test_an_error_has_a_message_on_the_wire_even_if_it_is_empty(wires: Any) -> None:
+    @operation("math.fail")
+    async def fail() -> None:
+        raise CallError("OUT_OF_NUMBERS")
+
+    wire = wires(fail)
+    request_id = wire.request(1, "math.fail")
+    await until(lambda: bool(wire.of("call.error")))
+    assert wire.of("call.error")[0]["payload"] == {"requestId": request_id, "code": "OUT_OF_NUMBERS", "message": ""}
+
+
 async def test_a_duplicate_request_runs_once(wires: Any) -> None:
     sleeper = Sleeper()
     wire = wires(sleeper.operation)

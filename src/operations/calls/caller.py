@@ -27,7 +27,7 @@ from operations.calls.liveness import liveness_of
 from operations.calls.pending_call import DurableCall, JobSubmission, PendingCall, undelivered
 from operations.calls.replay_protection import STORED_SECONDS
 from operations.calls.streams import CallStream, StreamReader
-from operations.context import Grant, Identity, OperationContext, Progress, current_grant
+from operations.context import Grant, Identity, OperationContext, Progress, check_identity, current_grant
 from operations.deadlines import check_deadline, remaining_seconds
 from operations.dispatch import Dispatcher, Request
 from operations.envelope import ResponseEnvelope, detect_envelope
@@ -108,6 +108,8 @@ class PendingRequestMap:
         with the progress that the handler reports.
         """
         operation_id = _require_id(operation)
+        if identity is not None:
+            check_identity(identity)
         until = None if deadline is None and timeout is None else _earliest(deadline, timeout)
         request = RequestPayload("", operation_id, input, parent_request_id, until, None, identity, metadata)
         kind, grant = DurableCall if durable else PendingCall, current_grant.get()
@@ -131,6 +133,8 @@ class PendingRequestMap:
         The outcome of the job is stored in its record and is not sent to the caller. `most` is the largest number of
         jobs of the owner (0: no limit), `most_bytes` the largest size of the input.
         """
+        if identity is not None:
+            check_identity(identity)
         grant, now = current_grant.get(), time.time()
         request = RequestPayload("", operation_id, input, None, None, None, identity, metadata, job=job)
         if grant is not None:
@@ -198,6 +202,8 @@ class PendingRequestMap:
 
         It fails after `timeout` seconds or at `deadline` (epoch ms), or if no item arrives for `idle_timeout` seconds.
         """
+        if identity is not None:
+            check_identity(identity)
         if idle_timeout is not None:
             check_seconds(idle_timeout=idle_timeout)
         idle = None if idle_timeout is None else int(idle_timeout * 1000)

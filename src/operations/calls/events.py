@@ -79,7 +79,8 @@ class ErrorPayload(_CallPayload):
     """Payload of `call.error`: the call failed."""
 
     code: str
-    message: str = ""
+    message: str = msgspec.field(default_factory=str)
+    """The default is a factory, so that `omit_defaults` does not omit an empty message: receivers expect one."""
     details: msgspec.Raw = NULL
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from operations.access import check_access
 from operations.catalogue import unknown_operation
-from operations.context import Client, Grant, Identity, OperationContext
+from operations.context import Client, Grant, Identity, OperationContext, check_identity
 from operations.dispatch import Dispatcher, Request
 from operations.dispatch.nested_calls import DispatchRegistry
 from operations.envelope import ResponseEnvelope
@@ -130,6 +130,8 @@ class ToolSet:
             tags=options.get("tags", ()),
             read_only=options.get("read_only", False),
         )
+        if identity is not None:
+            check_identity(identity)
         self._dispatcher = None if identity is None else Dispatcher(registry)
         self._generation = -1
         self._tools: dict[str, ModelTool] = {}

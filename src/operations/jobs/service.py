@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from operations.access import check_access
 from operations.calls.job_records import KEEP_SECONDS, JobRecord, JobState, not_durable, owner_of
-from operations.context import Client, Exposed, Identity
+from operations.context import Client, Exposed, Identity, check_identity
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
 from operations.jobs.durable import DurableJobStore
@@ -104,6 +104,8 @@ class Jobs:
         if keep > self._limits.keep_seconds:
             message = f"keep is {keep:g}: outcomes are kept for at most {self._limits.keep_seconds:g} seconds"
             raise CallError(ErrorCode.VALIDATION_ERROR, message, {"executed": "no"})
+        if identity is not None:
+            check_identity(identity)
         owner = self._owner
         if owner is None and identity is not None:
             owner = identity.id
