@@ -9,7 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from operations.cli.arguments import find_command, parse
+from operations.cli.commands.jobs import _write_list
+from operations.cli.processes import print_event
 from operations.cli.terminal import printable, printable_json, styled_only
+from operations.jobs import JobState, JobStatus
 from tests.cli.driving import Project
 
 EVIL = (
@@ -198,6 +202,46 @@ def test_logs_of_other_libraries_are_escaped(project: Project, tmp_path: Path) -
         assert terminal.end() == 0
     assert terminal.shown.count("x\\x1b]0;title") >= 2
     assert BAD.findall(OURS.sub("", terminal.raw)) == [], terminal.raw
+
+
+def test_external_text_does_not_look_like_further_lines_of_the_program(tmp_path: Path) -> None:
+    """A line break in a message of an operation, a job, a caller or a server must not begin a line of its own."""
+    project = Project(tmp_path)
+    project.write(
+        "code/forged.py",
+        "import logging\n"
+        "from operations import CallError, OperationContext, operation\n"
+        "FORGED = 'real\\nerror: forged\\n12:00:00 forged'\n"
+        "@operation(id='forged.fail', type='query')\n"
+        "async def fail() -> None:\n"
+        "    raise CallError(FORGED, FORGED, {'hint': FORGED})\n"
+        "@operation(id='forged.log', type='query')\n"
+        "async def log() -> None:\n"
+        "    logging.getLogger('operations').warning(FORGED)\n"
+        "@operation(id='forged.ask', type='query')\n"
+        "async def ask(context: OperationContext) -> str:\n"
+        "    form = {'type': 'object', 'properties': {'a': {'title': FORGED, 'description': FORGED}}}\n"
+        "    return (await context.ask(FORGED, form)).action\n",
+    )
+    project.write("operations.toml", "[sources.forged]\npython = './code'\n")
+    for words in (["forged.fail"], ["forged.log"], ["forged.log", "--debug"]):
+        shown = project.run("call", *words).err
+        assert "12:00:00 forged" in shown
+        assert not re.search("(?m)^(error: forged|12:00:00)", shown), shown
+    with project.terminal("call", "forged.ask", env={"NO_COLOR": "1"}) as terminal:
+        shown = terminal.until("optional): ")
+        terminal.press("x\n")
+        terminal.end()
+    assert not re.search("(?m)^(error: forged|12:00:00)", shown.replace("\r", "")), shown
+
+
+def test_jobs_and_events_are_one_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    job = JobStatus(id="j1", operation_id="a.b", state=JobState.FAILED, created_at=0, code="X\nj2", message="m\nn")
+    args = parse(find_command("ls"), [], before={})
+    _write_list(args, [job])
+    print_event(args, "called", "http a.b\n12:00:00 http a.c OK")
+    shown = capsys.readouterr()
+    assert (len(shown.out.splitlines()), len(shown.err.splitlines())) == (1, 1)
 
 
 def test_escapes_are_visible() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from operations.cli import stderr
 from operations.cli.arguments import ParsedArguments
 from operations.cli.failures import DENIED, CommandError
-from operations.cli.terminal import is_terminal, printable
+from operations.cli.terminal import is_terminal, printable_line
 from operations.config import Config, load_config
 from operations.config.actions import actions_of, describe_actions, digest_actions
 from operations.config.loading import load_draft
@@ -177,7 +177,7 @@ def ask(lines: Sequence[str], question: str) -> bool:
     with _interruptible():  # entered before the question is shown: Ctrl-C may come immediately after it
         for line in lines:
             # A line break in a file's text must not look like another line of the question.
-            stderr.write_line(printable(line).replace("\n", "\\n"))
+            stderr.write_line(printable_line(line))
         sys.stderr.write(f"{question} [y/N] ")
         sys.stderr.flush()
         _wait_for_line()

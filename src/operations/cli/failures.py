@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from operations.cli import stderr
 from operations.cli.arguments import UsageError
-from operations.cli.terminal import paint, printable
+from operations.cli.terminal import paint, printable, printable_line
 from operations.errors import CallError, ErrorCode
 
 OK, USAGE, NOT_FOUND, DENIED, OPERATION, TRANSPORT, DEADLINE, INTERRUPTED = 0, 2, 3, 4, 5, 6, 7, 130
@@ -187,7 +187,7 @@ def _print_text(failure: FailureReport) -> None:
     for line in rest:
         stderr.write_line(printable(line))
     if failure.hint:
-        stderr.write_line(f"{paint('dim', 'hint:', sys.stderr)} {printable(stderr.redacted(failure.hint))}")
+        stderr.write_line(f"{paint('dim', 'hint:', sys.stderr)} {printable_line(stderr.redacted(failure.hint))}")
 
 
 def _print_json(failure: FailureReport, traceback: str = "") -> None:

@@ -18,7 +18,7 @@ from operations.cli.remote import wait_until_refused
 from operations.cli.runner import is_orphaned, is_replacement, notify_ready, stopping
 from operations.cli.session import open_sources, report_served
 from operations.cli.stderr import is_json, write_line, write_record
-from operations.cli.terminal import printable
+from operations.cli.terminal import printable_line
 from operations.cli.transports import open_bus, shown_url, transport_at
 from operations.config import Config, store_catalogue
 from operations.config.settings import TransportSettings
@@ -186,7 +186,7 @@ def print_event(args: ParsedArguments, event: str, text: str, **more: Any) -> No
         if not args.quiet and is_json():
             write_record("info", text, {"event": event, **more})
         elif not args.quiet:
-            write_line(f"{time.strftime('%H:%M:%S')} {printable(text)}")
+            write_line(f"{time.strftime('%H:%M:%S')} {printable_line(text)}")
         return
     with suppress(OSError):  # the reader is gone; keep running
         write_json({"event": event, "time": round(time.time(), 3), **more}, compact=True)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from operations.cli import stderr
 from operations.cli.failures import OK, Terminated
-from operations.cli.terminal import printable
+from operations.cli.terminal import indented, printable
 
 T = TypeVar("T")
 ENTRY = "_operations_entry"
@@ -60,6 +60,14 @@ class _Warnings(_Printing):
         stderr.warn(record.getMessage())
         for line in stderr.redacted(trace).splitlines():
             stderr.write_line(printable(line))
+
+
+class _IndentingFormatter(logging.Formatter):
+    """Formats records as text; further lines of a message are indented, so that they cannot look like records."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # overrides a method of logging
+        """Return the text of a record without its traceback."""
+        return indented(super().formatMessage(record))
 
 
 class _Everything(_Printing):
@@ -110,7 +118,7 @@ def _show_lines(level: str, *, as_json: bool) -> None:
         shown.setFormatter(JSONFormatter())
     else:
         shown = _Lines()
-        formatter = logging.Formatter(
+        formatter = _IndentingFormatter(
             "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S"
         )
         formatter.converter = time.gmtime
@@ -135,7 +143,7 @@ def show_log(*, quiet: bool, debug: bool, as_json: bool = False, level: str | No
     threading.excepthook = _show_exception
     if debug:
         shown = _Everything()
-        shown.setFormatter(logging.Formatter("%(relativeCreated)6d ms %(name)s: %(message)s"))
+        shown.setFormatter(_IndentingFormatter("%(relativeCreated)6d ms %(name)s: %(message)s"))
         logging.getLogger().addHandler(shown)
         logger.setLevel(logging.DEBUG)
         return

@@ -15,7 +15,16 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from operations.cli.terminal import columns, is_terminal, one_line, paint, printable, printable_json, styled_only
+from operations.cli.terminal import (
+    columns,
+    indented,
+    is_terminal,
+    one_line,
+    paint,
+    printable,
+    printable_json,
+    styled_only,
+)
 
 _MAX_SKIPPED = 3
 _MAX_DEPTH = 50
@@ -115,7 +124,7 @@ def warn(message: str, **more: Any) -> None:
     if is_json():
         write_record("warning", message, more)
     else:
-        write_line(f"{paint('yellow', 'note:', sys.stderr)} {printable(redacted(message))}")
+        write_line(f"{paint('yellow', 'note:', sys.stderr)} {printable(indented(redacted(message)))}")
 
 
 def warn_skipped(skipped: Sequence[tuple[str, str]]) -> None:

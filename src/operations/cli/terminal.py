@@ -124,6 +124,16 @@ def printable(text: str) -> str:
     return re.sub(_UNSAFE, _escaped, text)
 
 
+def printable_line(text: str) -> str:
+    """Escape control characters and line breaks in external text, so that it cannot look like further lines."""
+    return printable(text).replace("\n", "\\n")
+
+
+def indented(text: str) -> str:
+    """Return text whose further lines are indented, so that they do not look like lines of this program."""
+    return text.replace("\n", "\n  ")
+
+
 def printable_json(text: str) -> str:
     """Escape control characters in JSON text as JSON escapes; its meaning is unchanged."""
     return re.sub(_UNSAFE, _json_escaped, text)

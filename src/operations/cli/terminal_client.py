@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from operations.cli import stderr
-from operations.cli.terminal import printable
+from operations.cli.terminal import indented, printable, printable_line
 from operations.context import ELICIT, Question
 from operations.errors import CallError, ErrorCode
 from operations.schema import from_schema
@@ -44,7 +44,7 @@ class TerminalClient:
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Show a log message."""
         if method == "notifications/message":
-            stderr.write_line(printable(str(params.get("data"))))
+            stderr.write_line(printable_line(str(params.get("data"))))
 
     async def elicit(self, server: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Ask the person a question that the MCP server `server` sent; the question shows the server's name."""
@@ -56,9 +56,10 @@ class TerminalClient:
             return await self._show_and_read(question)
 
     async def _show_and_read(self, question: Question) -> dict[str, Any]:
-        stderr.write_line(printable(str(question.params.get("message", ""))))
+        # Further lines are indented: they must not look like a message of this program.
+        stderr.write_line(printable(indented(str(question.params.get("message", "")))))
         if isinstance(question.params.get("url"), str):
-            stderr.write_line(f"  {printable(question.params['url'])}")
+            stderr.write_line(f"  {printable_line(question.params['url'])}")
         schema = question.params.get("requestedSchema")
         properties = schema.get("properties") if isinstance(schema, Mapping) else None
         try:
@@ -70,7 +71,7 @@ class TerminalClient:
                 problems = from_schema(schema).errors(content)
                 if not problems:
                     return {"action": "accept", "content": content}
-                stderr.write_line("; ".join(printable(f"{each.path}: {each.message}") for each in problems[:5]))
+                stderr.write_line("; ".join(printable_line(f"{each.path}: {each.message}") for each in problems[:5]))
             return {"action": "decline"}
         except EOFError:
             return {"action": "cancel"}
@@ -104,7 +105,7 @@ def _prompt(name: str, schema: Mapping[str, Any], *, is_required: bool) -> str:
         notes.append(f"default: {schema['default']}")
     elif not is_required:
         notes.append("optional")
-    return printable(f"  {shown} ({'; '.join(notes)}): " if notes else f"  {shown}: ")
+    return printable_line(f"  {shown} ({'; '.join(notes)}): " if notes else f"  {shown}: ")
 
 
 def _value(text: str, schema: Mapping[str, Any]) -> Any:

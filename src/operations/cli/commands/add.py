@@ -27,7 +27,7 @@ from operations.cli.direct_sources import mcp_table, pair
 from operations.cli.failures import NOT_FOUND, OK, CommandError
 from operations.cli.output import counted, write_either, write_json
 from operations.cli.stderr import warn_skipped
-from operations.cli.terminal import paint, printable, write_text
+from operations.cli.terminal import paint, printable, printable_line, write_text
 from operations.config import Config, SourceReport, load_catalogue, load_config, store_catalogue
 from operations.config.actions import actions_of
 from operations.config.editor_files import find_editor_files
@@ -246,7 +246,7 @@ def _written(path: Path, directory: Path) -> str:
 
 def _lines(found: EditorFile) -> list[str]:
     # A line break in a name must not look like another server.
-    servers = [(printable(name).replace("\n", "\\n"), action) for name, action in found.servers()]
+    servers = [(printable_line(name), action) for name, action in found.servers()]
     widest = max((len(name) for name, _ in servers), default=0)
     head = f"{paint('bold', printable(str(found.path)))}  {printable(found.state)}"
     return [head, *(f"  {name:<{widest}}  {paint('dim', printable(action))}" for name, action in servers)]

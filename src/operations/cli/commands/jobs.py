@@ -27,7 +27,7 @@ from operations.cli.failures import OK
 from operations.cli.inputs import INPUT_FORMS, read_input, read_stdin, typed_by_schema
 from operations.cli.output import Output, write_json
 from operations.cli.stderr import spinner, warn, write_line
-from operations.cli.terminal import printable, write_text
+from operations.cli.terminal import printable, printable_line, write_text
 from operations.jobs import Jobs, JobState, JobStatus
 from operations.spec import Operation
 
@@ -172,7 +172,7 @@ def _write_list(args: ParsedArguments, found: list[JobStatus]) -> int:
     for job in found:
         more = job.message.partition("\n")[0] if job.code is not None else _progress(job)
         columns = (job.id, job.operation_id, job.state.value, _date(job.created_at), job.code or "", more)
-        write_text("  ".join(printable(column) for column in columns if column) + "\n")
+        write_text("  ".join(printable_line(column) for column in columns if column) + "\n")
     if not found and not args.quiet:
         write_line("no jobs found")
     return OK
