@@ -39,7 +39,7 @@ class MCPRequest(msgspec.Struct, frozen=True, kw_only=True):
     method: str
     params: Mapping[str, Any]
     what: str
-    """What the request concerns, for error messages: `tool 'add'`."""
+    """The subject of the request for error messages, such as `tool 'add'`."""
     meta: Mapping[str, Any] = {}
     """Fields of `_meta` for this request, in addition to the fields that every request has."""
     repeatable: bool = False
@@ -86,7 +86,7 @@ class MCPCaller:
             raise failure from error
 
     async def _send(self, pending: _PendingRequest) -> dict[str, Any]:
-        """Send a request. If it fails and was not executed or only reads, send it a second time."""
+        """Send a request. Repeat it after a loss if it was not sent or only reads, and after outdated headers."""
         try:
             return await self._send_once(pending)
         except RequestLostError as lost:

@@ -45,7 +45,7 @@ class MCPClient:
         self.name = name
         self.namespace = namespace_of(name)
         self.error: CallError | None = None
-        """Why the first attempt to connect failed."""
+        """Why `open` failed; None if it did not."""
         self._config = config
         self._connection = MCPConnection(name, config, self._on_changed)
         self._calls = MCPCaller(self._connection, config, self)

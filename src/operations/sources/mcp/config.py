@@ -92,7 +92,7 @@ class MCPClientConfig(msgspec.Struct, frozen=True, kw_only=True):
     trace: bool = True
     """Whether `traceparent` and `tracestate` of a call's metadata are sent to the server."""
     identity_fields: Sequence[str] = ()
-    """Fields of the caller's identity that are sent to the server (`id`, `scopes`, `claims.email`); none by default."""
+    """Fields of the caller's identity that are sent to the server, such as `claims.email`; none by default."""
     output_policy: Policy | None = None
 
     def __post_init__(self) -> None:

@@ -166,7 +166,7 @@ class MCPConnection:
                 await self._on_changed(session)
 
     async def _pause(self) -> None:
-        """Back off before the next attempt; a call that waits for a session ends the pause."""
+        """Back off before the next attempt. For a waiting call, the pause is only `MIN_PAUSE_SECONDS`."""
         if self._outcome is None or self._outcome.done():
             self._outcome = asyncio.get_running_loop().create_future()
         if self._failures <= 1:

@@ -94,7 +94,7 @@ _CODES = {
 
 
 def call_error(error: RequestFailedError | RequestLostError | RequestTimeoutError, server: str, what: str) -> CallError:
-    """Return the CallError for a failed request; `what` is what the request concerns, such as `tool 'add'`."""
+    """Return the CallError for a failed request; `what` is the subject of the request, such as `tool 'add'`."""
     subject = f"MCP server {server!r}, {what}"
     if isinstance(error, RequestTimeoutError):
         return CallError(

@@ -30,7 +30,7 @@ MAX_SERVER_REQUESTS = 100
 MAX_UNSENT_RESPONSES = 4 * 1024 * 1024
 """Maximum size of the unsent responses to a server, in bytes; further responses are dropped."""
 _OVERHEAD = 8 * 1024
-"""Bytes that an unsent response needs in addition to its text, at most."""
+"""Largest number of bytes that an unsent response needs in addition to its text."""
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "notice": logging.INFO, "warning": logging.WARNING}
 
 
@@ -53,7 +53,7 @@ class ServerRequests:
             self._handlers[SAMPLE] = config.sampling
 
     async def respond(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the handler's result; raise `RequestFailedError` without a handler, if it fails or if too many run.
+        """Return the handler's result. Raise `RequestFailedError` if it fails, is missing, or already runs too often.
 
         If the handler returns None, an elicitation returns `{"action": "decline"}`, and a sampling request raises.
         """

@@ -75,7 +75,7 @@ async def stdio_transport(name: str, config: MCPClientConfig) -> AsyncIterator[S
 
 
 class _Sender:
-    """The sending end: `send` queues requests and notifications, but waits until a response can be written."""
+    """The sending end: `send` queues a request or notification, but waits until a response is being written."""
 
     def __init__(
         self, requests: MemoryObjectSendStream[SessionMessage], responses: MemoryObjectSendStream[SessionMessage]

@@ -56,7 +56,7 @@ class HTTPAuth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HTTPRetry(msgspec.Struct, frozen=True, kw_only=True):
-    """Retries: only of calls that are safe to repeat, and only after the listed statuses or connection failures."""
+    """Retries after the listed statuses and connection failures; by default, of calls that are safe to repeat."""
 
     attempts: int = 3
     statuses: Sequence[int] = (429, 502, 503, 504)
@@ -104,7 +104,10 @@ class HTTPServiceConfig(msgspec.Struct, frozen=True, kw_only=True):
     The origin of `base_url`, or without it the origin that the document was requested from, always receives them.
     """
     timeout: float = 30.0
-    """Time limit in seconds for a call; for a streamed response, the limit ends when its headers arrive."""
+    """Time limit in seconds for each request of a call; retries and redirects are separate requests.
+
+    For a streamed response, the limit ends when its headers arrive.
+    """
     idle_timeout: float | None = None
     """Time limit in seconds between pieces of an event stream or download; none by default."""
     retry: HTTPRetry = HTTPRetry()
@@ -113,7 +116,7 @@ class HTTPServiceConfig(msgspec.Struct, frozen=True, kw_only=True):
     proxy: str | None = None
     output_policy: Policy | None = None
     reconnect: int = 0
-    """Maximum number of times that an interrupted stream is resumed with `Last-Event-ID`."""
+    """Maximum number of reconnections of an event stream that ends or fails, with the last event id if it has one."""
     cache: bool = False
     """Whether responses with a validator (`ETag`, `Last-Modified`) are cached and revalidated."""
     on_request: RequestHook | None = None

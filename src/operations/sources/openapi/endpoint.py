@@ -30,18 +30,18 @@ _BODILESS = frozenset({"get", "head", "options", "trace"})
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
-    """A path and method, and the location of their description; the description itself is not read."""
+    """A path and method, and the location of their operation object, which is not read yet."""
 
     documents: Documents
     path: str
     method: str
     keys: tuple[str, ...]
     followed: bool
-    """Whether the description is in the target of the path's `$ref`."""
+    """Whether the operation object is in the target of the path's `$ref`."""
 
     @property
     def item(self) -> DocNode:
-        """The description of the path."""
+        """The path item of the document."""
         own = self.documents.root.get("paths", self.path)
         return self.documents.follow(own) if self.followed else own
 

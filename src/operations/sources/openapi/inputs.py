@@ -424,9 +424,9 @@ def free_name(name: str, taken: Any) -> str:
 
 
 def explain_impossible(documents: Documents, input_schema: Any) -> str | None:
-    """Return where and why no input can be valid; None if that is not certain.
+    """Return where and why no input can be valid; None if a valid input may exist.
 
-    Checks required properties only, for two certain reasons: conflicting types, or endless recursion.
+    Only two reasons are found: required properties with conflicting types or endless recursion.
     """
     if not isinstance(input_schema, Mapping):
         return None

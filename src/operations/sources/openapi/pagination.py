@@ -115,7 +115,7 @@ def _next(pagination: Pagination, envelope: ResponseEnvelope[Any], value: Mappin
 
 
 def next_link(header: str) -> str | None:
-    """Return the `next` URL of a `Link` header."""
+    """Return the `next` URL of a `Link` header; None if there is none."""
     for target, parameters in _LINK.findall(header):
         if any("next" in f"{quoted} {plain}".lower().split() for quoted, plain in _REL.findall(parameters)):
             return str(target)

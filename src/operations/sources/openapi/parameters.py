@@ -62,8 +62,9 @@ class Parameter(msgspec.Struct, frozen=True):
     media_type: str | None = None
     """Media type in which the value is encoded, for a parameter that is described by `content`."""
     collection_format: str | None = None
-    """Swagger 2.0's format of arrays, which takes precedence over `style`. Its default `csv` must be given,
-    too: None means a parameter of OpenAPI 3.
+    """Format of arrays in Swagger 2.0, which takes precedence over `style`; None for a parameter of OpenAPI 3.
+
+    A parameter of Swagger 2.0 needs a value here, also if it has the default `csv`.
     """
     allow_empty: bool = False
     """Whether an empty array or object is sent as `name=` instead of omitted."""

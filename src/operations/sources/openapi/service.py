@@ -122,7 +122,7 @@ class HTTPService:
     async def stream(
         self, builder: RequestBuilder, input: Any, context: OperationContext, operation_id: str
     ) -> AsyncIterator[Any]:
-        """Yield an endpoint's events as envelopes; reconnect after a failure, if configured.
+        """Yield an endpoint's events as envelopes. If configured, reconnect when the stream ends or fails.
 
         A response that is not an event stream is one envelope.
         """
@@ -266,7 +266,7 @@ class HTTPService:
         return SSEParser(max_line=most, max_event=most)
 
     def dry_run(self, prepared: PreparedRequest, operation_id: str) -> ResponseEnvelope[Any]:
-        """Return the request that would be sent."""
+        """Return the request that would be sent, without credentials."""
         body = prepared.body
         request = {
             "method": prepared.method,
