@@ -36,7 +36,7 @@ class Option(NamedTuple):
     choices: Sequence[str] = ()
     completes: str = ""
     variable: str = ""
-    """Environment variable that is used if the option is missing; `help` names it, and `--option=` ignores it."""
+    """Environment variable to use if the option is missing (`--option=` is not missing); `help` names the variable."""
 
     @property
     def key(self) -> str:

@@ -41,7 +41,7 @@ _HINTS: dict[str, str] = {
 }
 _REASON_HINTS = {
     "DEAD_LETTERED": "list dead letters with 'ops jobs dead'; run one again with 'ops jobs retry ID'",
-    "NOT_APPROVED": "the interceptor 'approval' in operations.toml decides this; it asks only at a terminal",
+    "NOT_APPROVED": "the interceptor 'approval' in operations.toml decides on such calls; it asks only at a terminal",
     "NOT_RECORDED": "record the call with --record FILE",
     "EXPIRED": "get a new token and its key from the issuer",
     "FORGED": "use the key that was issued with the token; the issuer and the workers need the same secret",
@@ -85,7 +85,7 @@ def cannot_listen(where: str, error: OSError) -> str:
 
 
 def exit_code_of(error: CallError) -> int:
-    """Return the exit code for a call's error; an error code of the operation's own gives the exit code `OPERATION`."""
+    """Return the exit code for a call's error; `OPERATION` for an error code without a separate exit code."""
     return _CODES.get(error.code, OPERATION)
 
 

@@ -24,7 +24,7 @@ ENTRY = "_operations_entry"
 SUPERVISOR = "OPERATIONS_SUPERVISOR"
 """Environment variable with the id of the process that supervises this one."""
 REPLACES = "OPERATIONS_REPLACES"
-"""Environment variable that is set in the new process during a reload; the old process runs until it is ready."""
+"""Environment variable of a new process during a reload: the old process runs until the new one is ready."""
 _SIGNAL_WINDOW = 1.0
 """Seconds within which several signals count as one.
 
@@ -108,7 +108,7 @@ class _Records(logging.Handler):
 
 
 def _show_lines(level: str, *, as_json: bool) -> None:
-    """Print the records of every logger whose level is at least `level`, as text or JSON."""
+    """Print the records of every logger that have at least the level `level`, as text or JSON."""
     shown: logging.Handler
     if as_json:
         from operations.telemetry import JSONFormatter
@@ -131,7 +131,7 @@ def _show_lines(level: str, *, as_json: bool) -> None:
 def show_log(*, quiet: bool, debug: bool, as_json: bool = False, level: str | None = None) -> None:
     """Print the library's warnings; with `debug`, every record.
 
-    With `as_json` or `level`, print the records of every logger whose level is at least `level`, as JSON or text.
+    With `as_json` or `level`, print the records of every logger that have at least this level, as JSON or text.
     """
     if as_json or level is not None:
         threading.excepthook = _show_exception

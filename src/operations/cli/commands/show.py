@@ -141,7 +141,7 @@ def describe(details: OperationDetails) -> Iterator[str]:
 
 
 def describe_credentials(spec: Mapping[str, Any]) -> str:
-    """Return the credentials that an API's document requires for an operation: `bearerAuth, or key and app`."""
+    """Return the credentials that an API's document requires for an operation, such as `bearerAuth, or key and app`."""
     alternatives = spec.get("annotations", {}).get("security") or ()
     named = [" and ".join(alternative) for alternative in alternatives if alternative]
     return ", or ".join(named) + (" (optional)" if named and len(named) < len(alternatives) else "")
