@@ -36,7 +36,7 @@ class Action(msgspec.Struct, frozen=True):
     name: str
     """The name of the source or transport."""
     text: str
-    """The action, without secrets: `start npx …`, `import ./shop`, `send ${TOKEN} to https://…`."""
+    """The action, without secrets, such as `start npx …` or `send ${TOKEN} to https://…`."""
 
 
 def actions_of(config: Config) -> list[Action]:

@@ -48,7 +48,7 @@ def problems_error(problems: Sequence[ConfigProblem]) -> CallError:
 
 
 def write_key(key: Iterable[str | int]) -> str:
-    """Format a key: `sources.github.args[0]`."""
+    """Return a key as text, such as `sources.github.args[0]`."""
     text = ""
     for part in key:
         if isinstance(part, int):

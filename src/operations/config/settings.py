@@ -99,8 +99,10 @@ class RetrySettings(Settings, frozen=True, kw_only=True):
 class LimitSettings(Settings, frozen=True, kw_only=True):
     """Limits of an API's responses, redirects and connections."""
 
-    response_bytes: Annotated[Count, Meta(description="Maximum body size.")] = 64 * 1024 * 1024
-    event_bytes: Annotated[Count, Meta(description="Maximum size of a stream's event.")] = 16 * 1024 * 1024
+    response_bytes: Annotated[Count, Meta(description="Maximum size in bytes of a decompressed response body.")] = (
+        64 * 1024 * 1024
+    )
+    event_bytes: Annotated[Count, Meta(description="Maximum size in bytes of an event of a stream.")] = 16 * 1024 * 1024
     redirects: Annotated[Count, Meta(description="Maximum number of redirects.")] = 5
     connections: Annotated[Count, Meta(description="Maximum number of connections.")] = 100
 
@@ -137,7 +139,9 @@ class SourceSettings(Settings, frozen=True, kw_only=True):
 
     namespace: Annotated[
         str | None,
-        Meta(description="Namespace of the operations of an MCP server or API; prefix of the ids of other operations."),
+        Meta(
+            description="Namespace of the operations of an MCP server or API. For other sources, a prefix of their ids."
+        ),
     ] = None
     allow: Annotated[Patterns, Meta(description="Patterns of the operations to register.")] = []
     deny: Annotated[Patterns, Meta(description="Patterns of operations to leave out.")] = []
@@ -212,12 +216,14 @@ class OpenAPISettings(SourceSettings, frozen=True, kw_only=True):
     credential_origins: Annotated[
         list[str], Meta(description="Further origins that receive the credentials, such as a token endpoint's.")
     ] = []
-    timeout: Annotated[Seconds, Meta(description="Time limit in seconds for a call.")] = 30.0
-    idle_timeout: Annotated[Seconds | None, Meta(description="Time limit in seconds between events of a stream.")] = (
-        None
-    )
+    timeout: Annotated[Seconds, Meta(description="Time limit in seconds for each request of a call.")] = 30.0
+    idle_timeout: Annotated[
+        Seconds | None, Meta(description="Time limit in seconds between pieces of an event stream or download.")
+    ] = None
     retry: Annotated[RetrySettings, Meta(description="Retries.")] = RetrySettings()
-    limits: Annotated[LimitSettings, Meta(description="Limits of responses.")] = LimitSettings()
+    limits: Annotated[LimitSettings, Meta(description="Limits of responses, redirects and connections.")] = (
+        LimitSettings()
+    )
     proxy: Annotated[str | None, Meta(description="URL of the proxy.")] = None
     reconnect: Annotated[Count, Meta(description="Maximum number of reconnections of an event stream.")] = 0
     cache: Annotated[bool, Meta(description="Whether responses to GET requests are cached and revalidated.")] = False
@@ -282,7 +288,7 @@ class SigningSettings(Settings, frozen=True, kw_only=True):
 class TransportSettings(Settings, frozen=True, kw_only=True):
     """A transport of the call protocol."""
 
-    url: Annotated[Text, Meta(description="`memory:`, `ws://…`, `wss://…`, `redis://…` or `nats://…`.")]
+    url: Annotated[Text, Meta(description="The URL, such as `memory:`, `wss://…`, `redis://…` or `nats://…`.")]
     token: Annotated[str | None, Meta(description="Token for the hub or broker; the password for Redis.")] = None
     options: Annotated[dict[str, Any], Meta(description="Keyword arguments of the transport.")] = {}
     signing: Annotated[SigningSettings | None, Meta(description="Signed identities, on Redis and NATS.")] = None
@@ -340,14 +346,16 @@ class ServeLimitSettings(Settings, frozen=True, kw_only=True):
     body_seconds: Annotated[Seconds, Meta(description="Time limit in seconds for receiving a request body.")] = 30.0
     incoming_bytes: Annotated[
         AtLeastOne,
-        Meta(description="Maximum total size of the request bodies that one identity sends at the same time."),
+        Meta(description="Maximum total size of the request bodies of one identity that have not arrived completely."),
     ] = 64 * 1024 * 1024
     values: Annotated[
         AtLeastOne,
-        Meta(description="Maximum number of values in a large request body of a caller without scopes and resources."),
+        Meta(description="Maximum number of values in a body over 64 KiB of a caller without scopes and resources."),
     ] = 100_000
     response_bytes: Annotated[AtLeastOne, Meta(description="Maximum size of a response body.")] = 64 * 1024 * 1024
-    deadline_seconds: Annotated[Seconds, Meta(description="Time limit in seconds for a call.")] = 60.0
+    deadline_seconds: Annotated[Seconds, Meta(description="Time limit in seconds for a call, except for streams.")] = (
+        60.0
+    )
     calls: Annotated[AtLeastOne, Meta(description="Maximum number of concurrent calls of one identity.")] = 256
     streams: Annotated[AtLeastOne, Meta(description="Maximum number of open streams of one identity.")] = 64
     all_streams: Annotated[AtLeastOne, Meta(description="Maximum number of open streams of all callers.")] = 10_000
