@@ -54,7 +54,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def fit_schema(document: Mapping[str, Any] | bool, subset: Subset) -> dict[str, Any]:
-    """Return an input schema with an object at its root that satisfies `subset`. `document` is unchanged."""
+    """Return the input schema `document` reduced to `subset`, with an object at its root; `document` is unchanged."""
     return _Fitter(document, subset).fit()
 
 

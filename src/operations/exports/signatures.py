@@ -17,7 +17,7 @@ _NAMES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool
 
 
 def signature(spec: OperationSpec) -> str:
-    """Return `github.issues/create(owner: str, labels?: [str]) mutation`, truncated."""
+    """Return a signature, such as `github.issues/create(owner: str, labels?: [str]) mutation`, truncated."""
     document = spec.input_schema.document
     shown = _Shapes(document).parameters(document)
     text = f"{spec.id}({shown}) {spec.type.value}"

@@ -245,7 +245,7 @@ class ToolSet:
     ) -> ToolResult:
         """Call a tool with a model's arguments (a mapping or JSON text). Failures are results, never exceptions.
 
-        Only a cancellation of the current task is raised. The time for an approval does not count.
+        Only a cancellation of the current task is raised. The time for an approval does not count towards `timeout`.
         """
         rendering = self.rendering
         if fields is not None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 STEPS = 100_000
-"""Steps of every call: about a second of work, enough for every ordinary value."""
+"""Steps of every call: about a second of work. A large value gets more steps."""
 STEPS_PER_PART = 50
 TOO_MUCH_WORK = "too much work to cast: the value is unchanged"
 

@@ -33,7 +33,7 @@ class Problem(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """JSON pointer to the violated rule in the schema."""
     message: str
     value: Any = msgspec.UNSET
-    """The invalid value; `"[redacted]"` if the schema marks it as secret."""
+    """The invalid value, unless it is too large to list; `"[redacted]"` if the schema marks it as secret."""
 
     def __str__(self) -> str:
         return escaped(f"{self.path or '(value)'}: {self.message}")
