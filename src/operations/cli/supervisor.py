@@ -128,11 +128,6 @@ class Supervisor:
         """An event; setting it stops all processes."""
         self.exit_code = OK
 
-    @property
-    def pids(self) -> list[int]:
-        """The ids of the running processes."""
-        return [child.pid for child in self._children.values() if child.pid is not None]
-
     async def run(self) -> int:
         """Run until `stopping` is set; return the exit code."""
         with tempfile.TemporaryDirectory(prefix="ops-") as folder:

@@ -50,7 +50,7 @@ def read_interceptors(checker: Checker, tables: Sequence[Any], key: Key) -> list
 
 def make_interceptors(settings: Sequence[AnyInterceptor], ask: Ask | None = None) -> list[Interceptor]:
     """Create the interceptors of a configuration, the first outermost; `ask` decides on calls that need approval."""
-    return [_select(each, _make(each, ask)) for each in settings]
+    return [Only(_make(each, ask), each.operations, exclude=each.exclude, types=each.types) for each in settings]
 
 
 def _read(checker: Checker, table: Any, key: Key) -> AnyInterceptor | None:
@@ -71,10 +71,6 @@ def _read(checker: Checker, table: Any, key: Key) -> AnyInterceptor | None:
         except ValueError as error:
             checker.report(key, str(error))
     return settings
-
-
-def _select(settings: AnyInterceptor, interceptor: Interceptor) -> Interceptor:
-    return Only(interceptor, settings.operations, exclude=settings.exclude, types=settings.types)
 
 
 def _make(settings: AnyInterceptor, ask: Ask | None) -> Interceptor:

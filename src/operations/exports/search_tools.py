@@ -119,11 +119,12 @@ class SearchTools(FixedTools):
         try:
             given = parse_arguments(arguments)
             if name == SEARCH:
-                return text_result(self.search(_string(given, "query", ""), _number(given, "limit", 8)))
+                query, limit = _argument(given, "query", str, ""), _argument(given, "limit", int, 8)
+                return text_result(self.search(query, limit))
             if name == DESCRIBE:
                 return text_result(self.describe(_strings(given, "ids")))
             if name == CALL:
-                return await self.call_operation(_string(given, "id"), given.get("input"), timeout=timeout)
+                return await self.call_operation(_argument(given, "id", str), given.get("input"), timeout=timeout)
             message = f"no tool {name!r}: expected {SEARCH}, {DESCRIBE} or {CALL}"
             raise CallError(ErrorCode.OPERATION_NOT_FOUND, message)
         except CallError as error:
@@ -163,21 +164,13 @@ def _list_of(items: dict[str, Any]) -> dict[str, Any]:
     return {"type": "array", "items": items, "minItems": 1, "maxItems": _MAX_DESCRIBED}
 
 
-def _string(given: Mapping[str, Any], name: str, default: str | None = None) -> str:
-    return _argument(given, name, str, default)
-
-
-def _number(given: Mapping[str, Any], name: str, default: int) -> int:
-    return _argument(given, name, int, default)
-
-
 def _strings(given: Mapping[str, Any], name: str) -> list[str]:
     if isinstance(given.get(name), str):
         return [given[name]]
-    return _argument(given, name, list[str], None)
+    return _argument(given, name, list[str])
 
 
-def _argument(given: Mapping[str, Any], name: str, kind: type[T], default: T | None) -> T:
+def _argument(given: Mapping[str, Any], name: str, kind: type[T], default: T | None = None) -> T:
     value = given.get(name, default)
     try:
         return msgspec.convert(value, kind)

@@ -182,7 +182,8 @@ class EditorFile(NamedTuple):
         if self.config is None:
             return []
         actions = {action.name: " ".join(action.text.split()) for action in actions_of(self.config)}
-        return [(name, actions.get(name, f"connect to {_url(self.config, name)}")) for name in self.config.sources]
+        sources = self.config.sources
+        return [(name, actions.get(name, f"connect to {sources[name].written.get('url', '')}")) for name in sources]
 
 
 def run_discover(args: ParsedArguments) -> int:
@@ -250,10 +251,6 @@ def _lines(found: EditorFile) -> list[str]:
     widest = max((len(name) for name, _ in servers), default=0)
     head = f"{paint('bold', printable(str(found.path)))}  {printable(found.state)}"
     return [head, *(f"  {name:<{widest}}  {paint('dim', printable(action))}" for name, action in servers)]
-
-
-def _url(config: Config, name: str) -> str:
-    return str(config.sources[name].written.get("url", ""))
 
 
 _MCP_EXAMPLE = "ops add mcp files -- npx -y @modelcontextprotocol/server-filesystem ."

@@ -142,7 +142,6 @@ class DocumentCache:
         *,
         title: str,
         version: str,
-        description: str = "",
         servers: Iterable[str] = (),
         security: Security = TOKENS,
         has_jobs: bool = False,
@@ -152,7 +151,7 @@ class DocumentCache:
         self._info = {
             "title": title,
             "version": version,
-            "description": description or (CONVENTIONS + JOB_CONVENTIONS if has_jobs else CONVENTIONS),
+            "description": CONVENTIONS + JOB_CONVENTIONS if has_jobs else CONVENTIONS,
         }
         self._servers = [{"url": url} for url in servers]
         self._security = security

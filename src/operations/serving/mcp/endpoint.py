@@ -148,7 +148,8 @@ class MCPEndpoint:
         size = 0 if body is None else len(body)
         scope = {**scope, "headers": headers}
         handling = self._sessions.handle(scope, receive, send, caller, size)
-        await self._handle_until(_expiry(caller), handling, is_stream=_is_stream(scope))
+        expires_at = None if caller.principal is None else caller.principal.expires_at
+        await self._handle_until(expires_at, handling, is_stream=_is_stream(scope))
 
     async def _handle_until(
         self, expires_at: float | None, handling: Coroutine[Any, Any, None], *, is_stream: bool
@@ -205,10 +206,6 @@ def _is_fast(scope: Any, headers: Mapping[bytes, bytes]) -> bool:
 def _is_stream(scope: Any) -> bool:
     """Whether a request stays open for notifications."""
     return scope["method"] == "GET" or (b"mcp-method", b"subscriptions/listen") in scope["headers"]
-
-
-def _expiry(caller: Caller) -> float | None:
-    return None if caller.principal is None else caller.principal.expires_at
 
 
 def _agrees(routing: Mapping[bytes, bytes], message: fast_path.Message) -> bool:

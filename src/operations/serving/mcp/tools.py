@@ -93,7 +93,6 @@ class Tool:
         self.can_ask = can_ask
         self.is_open = operation.spec.access_control == OPEN
         self.is_stream = operation.handler is None
-        self.is_query = operation.spec.type == OperationType.QUERY
         self.task_support = _task_support(operation)
         """How a call becomes a task: `optional`, `required` or `questions-first`; None if it never becomes one."""
         self._describes_output = describes_output
@@ -226,7 +225,7 @@ class ToolList:
             return None
         rights = self._exposure.rights(identity)
         visible = self.visible(identity)
-        start = bisect_right(visible, after, key=_operation_id) if after else 0
+        start = bisect_right(visible, after, key=lambda tool: tool.operation.id) if after else 0
         key = (rights, modern, start)
         page = self._pages.get(key)
         if page is None:
@@ -303,10 +302,6 @@ class ToolList:
 def _encode_tools(tools: list[Tool], *, modern: bool) -> None:
     for tool in tools:
         tool.modern if modern else tool.legacy  # noqa: B018  # encoded on first use
-
-
-def _operation_id(tool: Tool) -> str:
-    return tool.operation.id
 
 
 def _cursor(operation_id: str) -> str:

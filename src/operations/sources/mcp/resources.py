@@ -44,21 +44,20 @@ Handler = Callable[[Any, OperationContext], Awaitable[ResponseEnvelope[Any]]]
 
 def resource_operations(origin: ServerOrigin) -> list[Operation[Any]]:
     """Return `resources.list` (resources and templates) and `resources.read` (the contents at a URI)."""
-    reader = _Handlers(origin)
+    run = _Handlers(origin)
+    listing = "Resources and resource templates of the server"
     return [
-        _query(origin, "resources", "list", "Resources and resource templates of the server", _NOTHING, _RESOURCES)(
-            reader.list_resources
-        ),
-        _query(origin, "resources", "read", "The contents of a resource", _URI, _CONTENTS)(reader.read_resource),
+        _query(origin, "resources.list", listing, _NOTHING, _RESOURCES, run.list_resources),
+        _query(origin, "resources.read", "The contents of a resource", _URI, _CONTENTS, run.read_resource),
     ]
 
 
 def prompt_operations(origin: ServerOrigin) -> list[Operation[Any]]:
     """Return `prompts.list` and `prompts.get` (the messages of one prompt)."""
-    reader = _Handlers(origin)
+    run = _Handlers(origin)
     return [
-        _query(origin, "prompts", "list", "Prompts of the server", _NOTHING, _PROMPTS)(reader.list_prompts),
-        _query(origin, "prompts", "get", "The messages of a prompt", _PROMPT, _MESSAGES)(reader.get_prompt),
+        _query(origin, "prompts.list", "Prompts of the server", _NOTHING, _PROMPTS, run.list_prompts),
+        _query(origin, "prompts.get", "The messages of a prompt", _PROMPT, _MESSAGES, run.get_prompt),
     ]
 
 
@@ -114,8 +113,14 @@ class _Handlers:
 
 
 def _query(
-    origin: ServerOrigin, group: str, name: str, description: str, takes: Mapping[str, Any], gives: Mapping[str, Any]
-) -> Callable[[Handler], Operation[Any]]:
+    origin: ServerOrigin,
+    id: str,
+    description: str,
+    takes: Mapping[str, Any],
+    gives: Mapping[str, Any],
+    handler: Handler,
+) -> Operation[Any]:
+    group, _, name = id.partition(".")
     spec = OperationSpec(
         name=name,
         namespace=f"{origin.namespace}.{group}",
@@ -127,7 +132,7 @@ def _query(
         output_policy=origin.output_policy,
         annotations={OFFERS: f"{group}.{'read' if name == 'get' else name}"},
     )
-    return lambda handler: Operation(spec=spec, handler=handler, threaded=False, dump=None, schema_applies=_always)
+    return Operation(spec=spec, handler=handler, threaded=False, dump=None, schema_applies=lambda envelope: True)
 
 
 def _items(result: Mapping[str, Any], member: str) -> list[Any]:
@@ -142,7 +147,3 @@ def _meta(result: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _has_block(message: Any) -> bool:
     return isinstance(message, Mapping) and isinstance(message.get("content"), Mapping)
-
-
-def _always(envelope: ResponseEnvelope[Any]) -> bool:
-    return True

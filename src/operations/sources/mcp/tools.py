@@ -126,7 +126,7 @@ def _operation(
         stream=runner.follow,
         threaded=False,
         dump=None,
-        schema_applies=_never if spec.output_schema.is_unknown else is_tool_data,
+        schema_applies=(lambda envelope: False) if spec.output_schema.is_unknown else is_tool_data,
     )
 
 
@@ -301,7 +301,3 @@ def _as_list(content: Any) -> list[Any]:
 
 def _as_block(block: Any) -> Mapping[str, Any]:
     return block if isinstance(block, Mapping) else {"type": "text", "text": encode_json(block).decode()}
-
-
-def _never(envelope: ResponseEnvelope[Any]) -> bool:
-    return False

@@ -48,7 +48,7 @@ def _property_pairs(name: str, value: Any, encoding: Encoding) -> Pairs:
         return form_pairs(parameter, value)
     media_type = first_type(encoding)
     # Objects are JSON by default; arrays are repeated, unless the encoding is JSON.
-    if isinstance(value, dict) or (media_type is not None and is_json(media_type)):
+    if isinstance(value, dict) or is_json(media_type or ""):
         return [(quoted(name), quoted(content_text(media_type or "application/json", value)))]
     plain = Parameter(name, "query", media_type=media_type)
     if media_type is None or not isinstance(value, (list, tuple)):
@@ -112,7 +112,9 @@ def _property_parts(
     media_type = first_type(encoding)
     if upload is not None:
         yield _upload_part(name, upload, encoding)
-    elif isinstance(value, (list, tuple)) and (any(map(is_file, value)) or not (parameter or _is_json(media_type))):
+    elif isinstance(value, (list, tuple)) and (
+        any(map(is_file, value)) or not (parameter or is_json(media_type or ""))
+    ):
         for item in value:
             yield from _property_parts(name, item, encoding, _member(schema, "items"))
     elif parameter is not None:
@@ -120,10 +122,6 @@ def _property_parts(
             yield _head(key, None, None, encoding), text.encode()
     elif value is not None:
         yield _value_part(name, value, media_type, encoding)
-
-
-def _is_json(media_type: str | None) -> bool:
-    return media_type is not None and is_json(media_type)
 
 
 def _value_part(name: str, value: Any, media_type: str | None, encoding: Encoding) -> tuple[str, Content]:
