@@ -9,6 +9,7 @@ import pytest
 from operations import (
     AccessControl,
     CallError,
+    ErrorCode,
     Identity,
     OperationContext,
     OperationRegistry,
@@ -118,6 +119,42 @@ async def test_an_mcp_error_result_is_an_error_and_keeps_its_blocks() -> None:
     assert result.is_error
     assert result.text == '{"a":1}'
     assert result.error is None
+
+
+async def test_the_text_of_content_blocks_is_their_text_without_base64_data() -> None:
+    image = {"type": "image", "data": "QUJD" * 3, "mimeType": "image/png"}
+    file = {"type": "resource", "resource": {"uri": "a:b", "blob": "QUI="}}
+    content: list[dict[str, Any]] = [{"type": "text", "text": "two files:"}, image, file]
+    envelope = mcp_envelope(content, content=content)
+    shop = OperationRegistry([stub_operation("a.b", returns=envelope)])
+    result = await shop.tools().call("a_b")
+    first, *others = result.text.split("\n")
+    assert first == "two files:"
+    assert [json.loads(line) for line in others] == [
+        image | {"data": "<9 bytes>"},
+        {"type": "resource", "resource": {"uri": "a:b", "blob": "<2 bytes>"}},
+    ]
+    assert result.blocks == [{"type": "text", "text": result.text}, image, file]
+    assert json.loads((await shop.tools(fields=["text"]).call("a_b")).text)[0] == {"text": "two files:"}
+
+
+async def test_the_text_of_content_blocks_is_redacted_and_truncated() -> None:
+    secret = "sk-live-1234567890abcdef1234"
+    content = [{"type": "text", "text": f"key {secret}"}, {"type": "text", "text": "x" * 100}]
+    shop = OperationRegistry([stub_operation("a.b", returns=mcp_envelope(content, content=content))])
+    text = (await shop.tools(redact=True, max_characters=40).call("a_b")).text
+    assert secret not in text
+    assert "[truncated: " in text
+    assert (await shop.tools(redact=lambda data: "gone").call("a_b")).text == "gone"
+
+
+@pytest.mark.parametrize("wrong", [0, -1, "5", float("nan")])
+async def test_an_invalid_timeout_of_a_tool_call_is_refused(wrong: Any) -> None:
+    result = await registry().tools().call("shop_quote", {"item": "tea"}, timeout=wrong)
+    assert result.error is not None
+    assert (result.error.code, "number of seconds" in result.text) == (ErrorCode.VALIDATION_ERROR, True)
+    with pytest.raises(ValueError, match="timeout"):
+        registry().tools(timeout=wrong)
 
 
 async def test_a_timeout_is_a_result_and_a_cancellation_is_raised() -> None:

@@ -46,7 +46,7 @@ class Rendering(msgspec.Struct, frozen=True, kw_only=True):
         """Return the result of a call."""
         meta = envelope.meta
         is_error = isinstance(meta, MCPResponseMeta) and meta.is_error
-        text = self.text(envelope.data)
+        text = self.text(envelope.data, content=isinstance(meta, MCPResponseMeta) and is_content(envelope.data, meta))
         blocks: list[Mapping[str, Any]] = [{"type": "text", "text": text}]
         if isinstance(meta, MCPResponseMeta):
             blocks += self._other_blocks(meta)
@@ -92,16 +92,20 @@ class Rendering(msgspec.Struct, frozen=True, kw_only=True):
         """Return data with the chosen fields and without secrets."""
         return self._redacted(self._chosen(data))
 
-    def text(self, data: Any) -> str:
-        """Return the chosen fields of data as text, redacted and truncated: as JSON, unless data is a string."""
-        chosen = self._chosen(data)
-        whole = as_text(chosen)
+    def text(self, data: Any, *, content: bool = False) -> str:
+        """Return the chosen fields of data as text, redacted and truncated: as JSON, unless data is a string.
+
+        If data is a list of content blocks, `content` returns the texts of the blocks, and other blocks as JSON.
+        """
+        chosen = self._chosen(_without_media(data) if content else data)
+        write = content_text if content and not self.fields else as_text
+        whole = write(chosen)
         if not self.redact:
             return self.truncate(whole)
         if callable(self.redact) or len(whole) <= 2 * self.max_characters:
-            return self.truncate(as_text(self._redacted(chosen)))
+            return self.truncate(write(self._redacted(chosen)))
         # If the data is long, only the part that can be shown is searched for secrets.
-        begun = as_text(self._redacted(_beginning(chosen, [self.max_characters])))
+        begun = write(self._redacted(_beginning(chosen, [self.max_characters])))
         return self.truncate(begun, len(whole))
 
     def truncate(self, text: str, length: int | None = None) -> str:
@@ -180,6 +184,38 @@ def _beginning(data: Any, left: list[int]) -> Any:
 def as_text(data: Any) -> str:
     """Return data as JSON text; if data is a string, return it unchanged."""
     return data if isinstance(data, str) else _encode(data).decode()
+
+
+def is_content(data: Any, meta: MCPResponseMeta) -> bool:
+    """Whether the data of an MCP result is the list of its content blocks."""
+    return isinstance(data, list) and bool(data) and data == [block.to_dict() for block in meta.content]
+
+
+def content_text(blocks: Any) -> str:
+    """Return the texts of content blocks, and other blocks as JSON, one below the other."""
+    if not isinstance(blocks, list):  # a function that redacts may return another value
+        return as_text(blocks)
+    return "\n".join(
+        str(block.get("text", "")) if isinstance(block, dict) and block.get("type") == "text" else as_text(block)
+        for block in blocks
+    )
+
+
+def _without_media(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return content blocks with the length of base64 data instead of the data, which a model cannot read as text."""
+    shown = []
+    for block in blocks:
+        inner = block.get("resource", {})
+        if block["type"] in _MEDIA:
+            block = {**block, "data": _size(block["data"])}
+        elif "blob" in inner:
+            block = {**block, "resource": {**inner, "blob": _size(inner["blob"])}}
+        shown.append(block)
+    return shown
+
+
+def _size(encoded: str) -> str:
+    return f"<{len(encoded.rstrip('=')) * 3 // 4:,} bytes>"
 
 
 def readable(data: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypedDict, Unpack
 
@@ -12,7 +11,7 @@ import msgspec
 
 from operations.access import check_access
 from operations.catalogue import unknown_operation
-from operations.context import Client, Grant, Identity, OperationContext, check_identity
+from operations.context import Client, Grant, Identity, OperationContext, check_identity, limit_context
 from operations.dispatch import Dispatcher, Request
 from operations.dispatch.nested_calls import DispatchRegistry
 from operations.envelope import ResponseEnvelope
@@ -23,6 +22,7 @@ from operations.exports.results import Redaction, Rendering, ToolResult
 from operations.exports.schema_fitting import fit_schema
 from operations.exports.schema_subsets import ANTHROPIC_STRICT, GEMINI, OPENAI_STRICT, PLAIN, Subset
 from operations.interceptors import Approval
+from operations.pubsub.limits import check_seconds
 from operations.selection import Selection
 from operations.spec import Operation, OperationSpec, OperationType
 
@@ -132,6 +132,8 @@ class ToolSet:
         )
         if identity is not None:
             check_identity(identity)
+        if self.timeout is not None:
+            check_seconds(timeout=self.timeout)
         self._dispatcher = None if identity is None else Dispatcher(registry)
         self._generation = -1
         self._tools: dict[str, ModelTool] = {}
@@ -310,8 +312,7 @@ class ToolSet:
         return envelopes, True
 
     def _deadline(self, timeout: float | None) -> int | None:
-        seconds = self.timeout if timeout is None else timeout
-        return None if seconds is None else int((time.time() + seconds) * 1000)
+        return limit_context(None, self.timeout if timeout is None else timeout).deadline
 
     def _stream(self, operation_id: str, value: Any, deadline: int | None) -> Any:
         if self._dispatcher is None:
