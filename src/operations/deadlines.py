@@ -96,7 +96,7 @@ class Deadline(msgspec.Struct, eq=False, kw_only=True):
     operation_id: str
     until: float | None = None
     """End time in epoch seconds; None if only `stop` ends the work."""
-    suspended: Callable[[Deadline], None] | None = None
+    suspended: Callable[[Any], None] | None = None
     """Called when the work first suspends: from then on `stop` cancels it."""
     error: CallError | None = None
     """Why the work was ended; None if it was not."""

@@ -625,6 +625,20 @@ async def test_slots_are_released_however_a_long_queue_ends(wires: Any, end: str
     assert len(wire.of("call.error")) == (2000 if end == "expire" else 0)
 
 
+async def test_an_abort_that_arrives_together_with_its_request_cancels_the_call(wires: Any) -> None:
+    sleeper = Sleeper()
+    wire = wires(sleeper.operation)
+    request_id = wire.request(1, "slow.sleep")
+    for _ in range(2):
+        wire.send("control.slow", "call.aborted", request_id, "slow.sleep", {"requestId": request_id})
+    await until(sleeper.cancelled.is_set)
+    await until(lambda: not wire.handler.in_flight)
+    assert wire.messages == []
+    assert wire.handler.counters.dropped == 0
+    wire.send("control.slow", "call.aborted", request_id, "slow.sleep", {"requestId": request_id})
+    await until(lambda: wire.handler.counters.dropped == 1)
+
+
 async def test_requests_that_ended_in_the_queue_make_room_for_others(wires: Any) -> None:
     sleeper = Sleeper()
     wire = wires(sleeper.operation, concurrency=1, queue=1)

@@ -228,10 +228,10 @@ async def test_queued_and_running_requests_of_a_caller_without_rights_take_limit
         results = await asyncio.gather(*calls, item, return_exceptions=True)
         assert sum(not isinstance(result, BaseException) for result in results) >= 1
         assert {result.code for result in results if isinstance(result, CallError)} == {ErrorCode.UNAVAILABLE}
-        await until(lambda: not held._held)
+        await until(lambda: not held.sizes)
         assert (await pending.call("shop.wait", {"values": input})).data == len(input)
     await handler.close()
-    assert not held._held
+    assert not held.sizes
 
 
 async def test_signed_requests_take_limited_memory_unless_their_caller_has_rights(
@@ -261,7 +261,7 @@ async def test_signed_requests_take_limited_memory_unless_their_caller_has_right
                 served = [result for result in results if not isinstance(result, BaseException)]
                 assert (len(served) == 8) == (scope == "read")
                 assert served
-        await until(lambda: not handler._requests.held._held)
+        await until(lambda: not handler._requests.held.sizes)
         await handler.close()
 
 

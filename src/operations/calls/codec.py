@@ -266,14 +266,13 @@ MSGPACK = Codec(
 )
 CODECS: dict[str, Codec] = {"json": JSON, "msgpack": MSGPACK}
 
-_JSON_STARTS = frozenset(b"{ \t\r\n")
-CODEC_OF = {b"{": JSON, **{bytes((first,)): MSGPACK for first in range(0x80, 0x100)}}
-"""The codec by the first byte of a message: a JSON event begins with `{`, a MessagePack map with a byte above 127."""
+CODEC_OF = tuple(JSON if first in b"{ \t\r\n" else MSGPACK for first in range(256))
+"""The codec of a message by its first byte: a JSON event begins with `{`, perhaps after white space."""
 
 
 def codec_of(message: bytes) -> Codec:
-    """Return the codec of any message, even if `CODEC_OF` lacks its first byte."""
-    return JSON if message and message[0] in _JSON_STARTS else MSGPACK
+    """Return the codec of a message."""
+    return CODEC_OF[message[0]] if message else MSGPACK
 
 
 def part_reader(kind: type[T]) -> Callable[[msgspec.Raw, Codec], T]:

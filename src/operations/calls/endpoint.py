@@ -14,6 +14,7 @@ from operations.calls.codec import (
     CODEC_OF,
     JSON,
     LARGE_REQUEST,
+    MSGPACK,
     PLAIN_REQUEST,
     PLAIN_RESPONSE,
     UNREADABLE,
@@ -109,7 +110,8 @@ class PendingRequest(Protocol):
 class RunningRequest(Protocol):
     """A call or stream that runs here and that its caller can abort or grant credit to."""
 
-    event: CallRequested
+    id: str
+    """The request id."""
     credits: int
     """The number of the last accepted credit message; used if other peers also receive control messages."""
 
@@ -207,7 +209,7 @@ class Endpoint:
     def receive(self, message: bytes, arrival: Arrival, expected: frozenset[type[Event]] | None = None) -> None:
         """Decode a message and pass it to the call or handler that it belongs to; never raise, for any bytes."""
         try:
-            codec = CODEC_OF.get(message[:1]) or codec_of(message)
+            codec = CODEC_OF[message[0]] if message else MSGPACK
             try:
                 # The input of a large request is decoded after its caller's rights are checked.
                 event = codec.decode_plain(message) if len(message) <= LARGE_MESSAGE else codec.decode_large(message)
@@ -357,18 +359,16 @@ class Endpoint:
         running, payload = self.running.get(event.id), event.payload
         if running is None:
             self._note_uncontrolled(event.id)
-        elif self.shares_control and (
-            payload.number <= running.credits or not has_valid_proof(running.event.id, payload)
-        ):
+        elif self.shares_control and (payload.number <= running.credits or not has_valid_proof(running.id, payload)):
             self.counters.foreign += 1
         else:
             running.credits = payload.number
             running.credit(payload.items, payload.bytes)
 
-    def _abort(self, event: CallAborted) -> None:
+    def _abort(self, event: CallAborted, *, is_last: bool = False) -> None:
         running = self.running.get(event.id)
         if running is not None:
-            if self.shares_control and not has_valid_proof(running.event.id, event.payload):
+            if self.shares_control and not has_valid_proof(running.id, event.payload):
                 self.counters.foreign += 1
             else:
                 running.abort(event.payload.reason)
@@ -377,8 +377,11 @@ class Endpoint:
         if pending is not None:
             reason = event.payload.reason or "the worker cancelled the call"
             pending.failed(CallError("ABORTED", reason, {"executed": "unknown"}))
-            return
-        self._note_uncontrolled(event.id)
+        elif is_last:
+            self._note_uncontrolled(event.id)
+        else:
+            # A call that arrived in this iteration of the event loop may make its first step in the next one.
+            asyncio.get_running_loop().call_soon(functools.partial(self._abort, event, is_last=True))
 
     def _note_uncontrolled(self, request_id: str) -> None:
         """Count a control message for a call that no endpoint of this peer runs or waits for."""

@@ -94,9 +94,10 @@ class RequestHandler:
         self._dispatcher = dispatcher
         self._identify = identify
         self._exposure = exposure
-        self._verifies = identify is not None or transport.capabilities.identity == "hub"
+        self._trust = transport.capabilities.identity
+        self._verifies = identify is not None or self._trust == "hub"
         """Whether callers are authenticated; if not, their requests are queued by the name of the sending peer."""
-        self._max_values = None if transport.capabilities.identity == "caller" else max_values
+        self._max_values = None if self._trust == "caller" else max_values
         """Largest number of values in the input of a caller without rights; None for no limit."""
         self._signs = transport.optional(SignsNestedCalls) if identify is not None else None
         self._attempts: Recent[str, int] = Recent(_MAX_ATTEMPTS)
@@ -112,23 +113,22 @@ class RequestHandler:
     def receive(self, event: CallRequested, codec: Codec, arrival: Arrival) -> None:
         """Run a request and respond to it, unless it is a duplicate."""
         attempts, request_id = self._attempts, event.id
-        sender = arrival.sender
-        reply = StreamReply(self, event, codec, sender) if event.stream else Reply(self, event, codec, sender)
-        if (request_id in attempts.newer or request_id in attempts.older) and self._is_duplicate(reply):
+        kind = StreamReply if event.stream else Reply
+        reply = kind(self, request_id, event.payload.request_id, event.to, codec, arrival.sender)
+        if (request_id in attempts.newer or request_id in attempts.older) and self._is_duplicate(event, reply):
             self.endpoint.counters.duplicate += 1
             return
-        if self.start(reply):
+        if self.start(event, reply):
             attempts.newer[request_id] = event.payload.attempt
             if len(attempts.newer) >= attempts.minimum:
                 attempts.rotate()
 
-    def _is_duplicate(self, reply: Reply) -> bool:
+    def _is_duplicate(self, event: CallRequested, reply: Reply) -> bool:
         """Return whether a request that was received before must not run.
 
         Only queries run again, for a later attempt. A later attempt of another operation gets an error, because the
         response to the first attempt was lost.
         """
-        event = reply.event
         if (
             control_id(event.id) if self.endpoint.shares_control else event.id
         ) in self.endpoint.running or event.payload.attempt <= self._attempts[event.id]:
@@ -140,26 +140,27 @@ class RequestHandler:
         reply.refuse(not_repeated(event.to))
         return True
 
-    def start(self, reply: Reply) -> bool:
+    def start(self, event: CallRequested, reply: Reply) -> bool:
         """Pass a request to the dispatcher. If it is refused, send its caller the error and return False."""
         try:
-            request = self._read(reply)
+            request = self._read(event, reply.codec)
             if self._max_values is not None and not reply.is_stored:
                 self._limit(reply, request.grant.identity)
             if type(request.input) is msgspec.Raw:
                 # A few megabytes of MessagePack may contain millions of lists: check the caller before decoding them.
                 self._dispatcher.authorize(request)
                 request.input = self._read_large(request.input, request.grant.identity, reply.codec)
-            if reply.event.payload.progress:
+            if event.payload.progress:
                 reply.progress = ProgressSender(request.id, reply.send_progress)
                 request.progress = reply.progress
             if reply.is_stored:
                 reply.prepare(request)
-            record = None if self._signs is None else self._record(self._signs, reply, request)
+            record = None if self._signs is None else self._record(self._signs, event, reply, request)
+            request.suspended = reply.wait
             if record is None:
                 self._dispatcher.start(request, reply.ended, reply.emit if isinstance(reply, StreamReply) else None)
-                if not request.is_over:
-                    reply.track(request)
+                if not request.began and not request.is_over:
+                    reply.wait(request)
             else:
                 self._dispatch_recorded(record, reply, request)
         except CallError as error:
@@ -171,10 +172,10 @@ class RequestHandler:
         """Refuse a request of a caller without rights whose other requests take too much memory."""
         if identity is not None and (identity.scopes or identity.resources):  # `has_rights`, inlined for speed
             return
-        reply.holder = holder_of(identity, reply.sender)
-        if self.held.is_full(reply.holder):
+        reply.is_limited = True
+        if self.held.sizes and self.held.is_full(holder_of(identity, reply.sender)):
             self.endpoint.counters.rejected += 1
-            raise unavailable(reply.event.to, "the requests of this caller take too much memory", "no")
+            raise unavailable(reply.operation_id, "the requests of this caller take too much memory", "no")
 
     def _read_large(self, input: msgspec.Raw, identity: Identity | None, codec: Codec) -> Any:
         """Decode a large input; the number of its values is limited if the caller has no rights."""
@@ -184,16 +185,17 @@ class RequestHandler:
 
     def _dispatch_recorded(self, record: Coroutine[Any, Any, bool], reply: Reply, request: Request) -> None:
         """Dispatch a request after it was added to the shared record of signed requests."""
-        reply.track()
-        if reply.holder is not None:
-            reply.hold(request, reply.holder)
+        reply.register()
+        reply.hold(request)
         task = asyncio.get_running_loop().create_task(self._dispatch_new(record, reply, request))
         self.recording.add(task)
         task.add_done_callback(self.recording.discard)
         # A task that is cancelled before its first step never awaits the coroutine.
         task.add_done_callback(lambda task: record.close())
 
-    def _record(self, signs: SignsNestedCalls, reply: Reply, request: Request) -> Coroutine[Any, Any, bool] | None:
+    def _record(
+        self, signs: SignsNestedCalls, event: CallRequested, reply: Reply, request: Request
+    ) -> Coroutine[Any, Any, bool] | None:
         """Return a coroutine that adds a signed request to the shared record, if it must not run twice."""
         if request.grant.signature is None:
             return None
@@ -201,7 +203,7 @@ class RequestHandler:
         if not reply.is_stored and (spec is None or spec.type is not OperationType.MUTATION):
             return None
         self._dispatcher.authorize(request)  # a caller without rights must not fill the record
-        return signs.record(reply.event)
+        return signs.record(event)
 
     async def _dispatch_new(self, record: Coroutine[Any, Any, bool], reply: Reply, request: Request) -> None:
         """Dispatch a request, unless the shared record already has it."""
@@ -215,23 +217,20 @@ class RequestHandler:
             reply.note_recorded()
             if not reply.is_aborted:
                 self._dispatcher.start(request, reply.ended, reply.emit if isinstance(reply, StreamReply) else None)
-                if not request.is_over:
-                    reply.track(request)
+                if not request.began and not request.is_over:
+                    reply.wait(request)
         except CallError as error:
             reply.refuse(error)
         except asyncio.CancelledError:
             reply.refuse(unavailable(request.operation_id, "the worker is shutting down", "no"))
             raise
         finally:
-            if reply.request is None:  # it ended, or it will not run
+            if reply.request is None:  # it ended, will not run, or has not suspended yet
                 reply.unhold()
 
-    def _read(self, reply: Reply) -> Request:
-        """Return the request with its decoded input and authenticated caller.
-
-        Drop the values of the event that are decoded or not needed: a `Raw` value keeps the whole message in memory.
-        """
-        event, codec, payload = reply.event, reply.codec, reply.event.payload
+    def _read(self, event: CallRequested, codec: Codec) -> Request:
+        """Return the request with its decoded input and authenticated caller."""
+        payload = event.payload
         if self._exposure is not None and not self._exposure.serves(event.to):
             raise unknown_operation(event.to, ())
         if event.deadline is not None and (payload.deadline is None or event.deadline < payload.deadline):
@@ -244,7 +243,7 @@ class RequestHandler:
             caller = identity.id
         else:
             caller = _SESSION.split(event.id, 1)[0] if self.endpoint.via_hub else event.id.rpartition("-")[0]
-        request = Request(
+        return Request(
             operation_id=event.to,
             input=input,
             id=payload.request_id,
@@ -263,20 +262,14 @@ class RequestHandler:
             sent_at=payload.sent_at,
             metadata=payload.metadata,
         )
-        event.identity = NULL
-        payload.input, payload.identity, payload.metadata = NULL, None, None
-        if not reply.is_stored:
-            payload.job = None
-        return request
 
     def _authenticate(self, event: CallRequested, codec: Codec) -> Identity | None:
         """Return the caller that the transport or `identify` authenticates; None for an anonymous one."""
         claimed = event.payload.identity
-        trust = self.transport.capabilities.identity
-        if trust == "caller":
+        if self._trust == "caller":
             return claimed
         identity = None
-        if trust == "hub" and event.identity is not NULL:
+        if self._trust == "hub" and event.identity is not NULL:
             raw = bytes(event.identity)
             identity = self._identities.get(raw) or self._read_identity(raw, event, codec)
         if self._identify is not None:
@@ -303,7 +296,11 @@ class Reply(msgspec.Struct, eq=False):
     """The response to one call."""
 
     handler: RequestHandler
-    event: CallRequested
+    id: str
+    """The request id, which a hub may have set."""
+    caller_id: str
+    """The request id that the caller chose."""
+    operation_id: str
     codec: Codec
     sender: str | None = None
     """The name of the sender, where the broker states it."""
@@ -315,8 +312,10 @@ class Reply(msgspec.Struct, eq=False):
     credits: int = 0
     is_aborted: bool = False
     progress: ProgressSender | None = None
-    holder: Holder | None = None
-    """The caller for which the memory of the request is counted; None if it is not limited."""
+    is_limited: bool = False
+    """Whether the memory of the request is counted while it waits."""
+    holder: Holder = False, None
+    """The caller for which the memory is counted."""
     held: int = 0
     """The number of bytes that are counted for the request at present."""
     is_stored: ClassVar[bool] = False
@@ -328,34 +327,42 @@ class Reply(msgspec.Struct, eq=False):
     def note_recorded(self) -> None:
         """Note that the shared record has the request: other deliveries of it are copies."""
 
-    def track(self, request: Request | None = None) -> None:
-        """Register a call that has not ended, so that its caller can control it and learns which worker runs it."""
+    def register(self) -> None:
+        """Register the call, so that its caller can control it."""
         endpoint = self.handler.endpoint
-        self.control_id = control_id(self.event.id) if endpoint.shares_control else self.event.id
+        self.control_id = control_id(self.id) if endpoint.shares_control else self.id
         endpoint.running[self.control_id] = self
-        if request is not None:
+
+    def wait(self, request: Request) -> None:
+        """Register a call that is queued or suspended, count its memory, and report to its caller which worker runs it.
+
+        Most calls end in their first step and need none of this.
+        """
+        if not self.since:
             self.request, self.since = request, asyncio.get_running_loop().time()
-            if self.holder is not None and not self.held:
-                self.hold(request, self.holder)
+            self.register()
+            self.hold(request)
             acceptances = self.handler.acceptances
             acceptances.waiting[self] = None
             if acceptances.timer is None:
                 acceptances.start()
 
-    def hold(self, request: Request, holder: Holder) -> None:
-        """Count the memory of a request until it ends."""
-        self.held = self.handler.held.add(holder, request)
+    def hold(self, request: Request) -> None:
+        """Count the memory of a request until it ends, if it is limited."""
+        if self.is_limited and not self.held:
+            self.holder = holder_of(request.grant.identity, self.sender)
+            self.held = self.handler.held.add(self.holder, request)
 
     def unhold(self) -> None:
         """Stop counting the memory of a request that has ended, or that will not run."""
-        if self.held and self.holder is not None:
+        if self.held:
             self.handler.held.remove(self.holder, self.held)
             self.held = 0
 
     def accept(self) -> None:
         """Report to the caller which worker runs its call."""
-        accepted = AcceptancePayload(self.event.payload.request_id, self.handler.worker_id)
-        self._send(self.codec.encode(CallAccepted(VERSION, self.event.id, "", accepted)))
+        accepted = AcceptancePayload(self.caller_id, self.handler.worker_id)
+        self._send(self.codec.encode(CallAccepted(VERSION, self.id, "", accepted)))
 
     def ended(self, envelope: ResponseEnvelope[Any] | None, error: CallError | None) -> None:
         """Send the outcome of the request."""
@@ -364,28 +371,32 @@ class Reply(msgspec.Struct, eq=False):
             self.handler.failed += 1
         if self.progress is not None:
             self.progress.end()
+        if self.since:
+            self.unregister()
         if self.held:
             self.unhold()
-        if self.since:
-            self.request = None
-            self.handler.endpoint.running.pop(self.control_id, None)
-            self.handler.acceptances.waiting.pop(self, None)
         if self.is_aborted:
-            self.handler.endpoint.confirm_abort(self.event.id, self.codec)
+            self.handler.endpoint.confirm_abort(self.id, self.codec)
         elif error is not None:
             self._send_error(error)
         else:
             try:
                 message = self._write_end() if envelope is None else self._write(envelope)
             except BaseException as problem:  # noqa: BLE001  # for example, the result cannot be encoded
-                self._send_error(_unsendable(problem, self.event.to))
+                self._send_error(_unsendable(problem, self.operation_id))
                 return
             self._send(message)
+
+    def unregister(self) -> None:
+        """Remove a call that has ended from the calls that its caller can control."""
+        self.request = None
+        self.handler.endpoint.running.pop(self.control_id, None)
+        self.handler.acceptances.waiting.pop(self, None)
 
     def send_progress(self, payload: ProgressPayload) -> None:
         """Send the progress of the call, unless its caller cancelled it."""
         if not self.is_aborted:
-            self._send(self.codec.encode(CallProgress(VERSION, self.event.id, "", payload)))
+            self._send(self.codec.encode(CallProgress(VERSION, self.id, "", payload)))
 
     def refuse(self, error: CallError) -> None:
         """Send the error of a refused request; a replayed request gets no response."""
@@ -396,32 +407,33 @@ class Reply(msgspec.Struct, eq=False):
         """Cancel the call; its caller expects no response."""
         self.is_aborted = True
         if self.request is not None:
-            self.request.stop(aborted(self.event.to, reason))
+            self.request.stop(aborted(self.operation_id, reason))
 
     def credit(self, items: int, size: int) -> None:
         """Do nothing: a call has one response and needs no credit."""
 
     def _write_end(self) -> bytes:
-        raise CallError("EXECUTION_ERROR", f"{self.event.to}: the call ended without a result")
+        raise CallError("EXECUTION_ERROR", f"{self.operation_id}: the call ended without a result")
 
     def _write(self, envelope: ResponseEnvelope[Any], sequence: int | None = None) -> bytes:
-        event, handler = self.event, self.handler
+        handler = self.handler
         worker = handler.worker_id if sequence == 0 else None
-        payload = ResponsePayload(event.payload.request_id, NULL, sequence, worker)
-        message = self.codec.write_response(CallResponded(VERSION, event.id, "", payload), envelope)
+        payload = ResponsePayload(self.caller_id, NULL, sequence, worker)
+        message = self.codec.write_response(CallResponded(VERSION, self.id, "", payload), envelope)
         limit = handler.transport.capabilities.max_payload
         if limit is not None and len(message) > limit:
-            raise too_large(event.to, "response", len(message), limit, "yes")
+            raise too_large(self.operation_id, "response", len(message), limit, "yes")
         return message
 
     def _send_error(self, error: CallError) -> None:
-        event = self.event
         if self.handler.show_error is not None:
-            error = self.handler.show_error(error, event.to)
-        self._send(self.handler.endpoint.write_error(event.id, error, self.codec, event.payload.request_id))
+            error = self.handler.show_error(error, self.operation_id)
+        self._send(self.handler.endpoint.write_error(self.id, error, self.codec, self.caller_id))
 
     def _send(self, message: bytes) -> None:
-        self.handler.transport.send(f"inbox.{self.event.id.rpartition('-')[0]}", message)
+        handler = self.handler
+        # A hub routes responses by their id.
+        handler.transport.send("" if handler.endpoint.via_hub else f"inbox.{self.id.rpartition('-')[0]}", message)
 
 
 def _unsendable(problem: BaseException, operation_id: str) -> CallError:
@@ -437,9 +449,9 @@ class StreamReply(Reply):
     """Whether the caller sent a message since the current lease began."""
     _sequence: int = 0
 
-    def track(self, request: Request | None = None) -> None:
+    def register(self) -> None:
         """Register the call; if the transport does not report lost peers, also start the lease of the stream."""
-        super().track(request)
+        super().register()
         if not self.handler.transport.capabilities.tracks_peers:
             self.handler.endpoint.wheel.add(self, LEASE_SECONDS)
 
@@ -465,7 +477,7 @@ class StreamReply(Reply):
             self._is_renewed = False
             self.handler.endpoint.wheel.add(self, LEASE_SECONDS)
         else:
-            self.request.stop(unavailable(self.event.to, "the caller did not renew its lease", "unknown"))
+            self.request.stop(unavailable(self.operation_id, "the caller did not renew its lease", "unknown"))
 
     async def _send_later(self, message: bytes) -> None:
         await self._gate.wait()
@@ -477,8 +489,8 @@ class StreamReply(Reply):
             self._gate.spend(len(message))
 
     def _write_end(self) -> bytes:
-        completed = CompletionPayload(self.event.payload.request_id, self._sequence)
-        return self.codec.encode(CallCompleted(VERSION, self.event.id, "", completed))
+        completed = CompletionPayload(self.caller_id, self._sequence)
+        return self.codec.encode(CallCompleted(VERSION, self.id, "", completed))
 
 
 class AcceptanceTimer:
@@ -511,26 +523,30 @@ class AcceptanceTimer:
 
 
 class HeldRequests:
-    """The memory of the queued and running requests of each caller without rights."""
+    """The memory of the requests of each caller without rights that are queued or whose handlers are suspended.
+
+    Other requests do not accumulate: a worker starts at most 64 of them in an iteration of the event loop.
+    """
 
     def __init__(self) -> None:
-        self._held: Counter[Holder] = Counter()
+        self.sizes: Counter[Holder] = Counter()
+        """The memory of each caller that has such requests."""
 
     def is_full(self, holder: Holder) -> bool:
         """Return whether a caller's further requests are refused."""
-        return bool(self._held) and self._held.get(holder, 0) > _MOST_BYTES
+        return self.sizes[holder] > _MOST_BYTES
 
     def add(self, holder: Holder, request: Request) -> int:
         """Count a request; return the size to pass to `remove`."""
         size = _REQUEST_BYTES + memory_of(request.input) + memory_of(request.metadata)
-        self._held[holder] += size
+        self.sizes[holder] += size
         return size
 
     def remove(self, holder: Holder, size: int) -> None:
         """Remove a request that has ended."""
-        self._held[holder] -= size
-        if not self._held[holder]:
-            del self._held[holder]
+        self.sizes[holder] -= size
+        if not self.sizes[holder]:
+            del self.sizes[holder]
 
 
 def holder_of(identity: Identity | None, sender: str | None) -> Holder:

@@ -38,16 +38,19 @@ _LONGEST_PROGRESS = 200
 def start_stored(handler: RequestHandler, event: CallRequested, codec: Codec, stored: StoredRequest) -> None:
     """Run a stored request; a refused request also gets a response and is acknowledged."""
     job = job_of(event, stored.delivery)
-    reply: StoredReply = (
-        StoredReply(handler, event, codec, stored=stored)
-        if job is None
-        else JobReply(handler, event, codec, stored=stored, job=job, record=first_record(event, job, stored.delivery))
-    )
+    ids = event.id, event.payload.request_id, event.to
+    if job is None:
+        reply = StoredReply(handler, *ids, codec, stored=stored)
+    else:
+        # A dead letter that is retried is a job whose submitter did not state its key.
+        states_key = job is event.payload.job
+        record = first_record(event, job, stored.delivery)
+        reply = JobReply(handler, *ids, codec, stored=stored, job=job, record=record, states_key=states_key)
     spec = handler.registry.get_spec(event.to)
     if spec is not None and not spec.durable:
         reply.refuse(not_durable(event.to))
     else:
-        handler.start(reply)
+        handler.start(event, reply)
 
 
 class StoredReply(Reply, kw_only=True):
@@ -89,6 +92,8 @@ class JobReply(StoredReply, kw_only=True):
 
     job: JobRequest
     record: JobRecord
+    states_key: bool
+    """Whether the request states the key of the job."""
     _noted_at: float = 0.0
 
     def prepare(self, request: Request) -> None:
@@ -99,11 +104,11 @@ class JobReply(StoredReply, kw_only=True):
             # The owner that a submitter states proves nothing, and a submitter that signs may not know its own id.
             self.record.owner = owner_of(identity)
         if job.owner is not None and job.owner != self.record.owner:
-            details = {"operationId": self.event.to, "reason": "NOT_THE_OWNER", "executed": "no"}
-            raise CallError("ACCESS_DENIED", f"{self.event.to}: the owner of the job is not its submitter", details)
-        if job is self.event.payload.job and not job.key.startswith(owner_key(job.owner)):
-            raise CallError("VALIDATION_ERROR", f"{self.event.to}: invalid key of a job", {"executed": "no"})
-        spec = self.handler.registry.get_spec(self.event.to)
+            details = {"operationId": self.operation_id, "reason": "NOT_THE_OWNER", "executed": "no"}
+            raise CallError("ACCESS_DENIED", f"{self.operation_id}: the owner of the job is not its submitter", details)
+        if self.states_key and not job.key.startswith(owner_key(job.owner)):
+            raise CallError("VALIDATION_ERROR", f"{self.operation_id}: invalid key of a job", {"executed": "no"})
+        spec = self.handler.registry.get_spec(self.operation_id)
         if spec is not None and spec.access_control != OPEN:
             self.record.access = spec.access_control
         request.progress = self.report
@@ -141,13 +146,11 @@ class JobReply(StoredReply, kw_only=True):
     def ended(self, envelope: ResponseEnvelope[Any] | None, error: CallError | None) -> None:
         """Store the outcome and acknowledge the request, in one step."""
         if self.since:
-            self.request = None
-            self.handler.endpoint.running.pop(self.control_id, None)
-            self.handler.acceptances.waiting.pop(self, None)
+            self.unregister()
         if not self.stored.is_held:
             return
         if self.is_aborted:
-            error = aborted(self.event.to, "the job was cancelled")
+            error = aborted(self.operation_id, "the job was cancelled")
             record = fail_job(self.record, error, b"", state=JobState.CANCELLED)
         else:
             most = largest_body(self.handler.transport.capabilities.max_payload)

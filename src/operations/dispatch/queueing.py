@@ -284,6 +284,8 @@ class _Response:
 class StartableCall(Protocol):
     """A call that has a slot and runs in its own task."""
 
+    operation_id: str
+    """The id of the called operation, which becomes the name of the task."""
     began: bool
     """Whether the handler has started."""
     is_over: bool
@@ -322,7 +324,7 @@ class EagerTasks:
             return
         request.began = True
         loop, began = asyncio.get_running_loop(), perf_counter()
-        task = asyncio.Task(request.serve(), loop=loop, eager_start=True)  # type: ignore[call-arg]
+        task = asyncio.Task(request.serve(), loop=loop, name=request.operation_id, eager_start=True)  # type: ignore[call-arg]
         if not request.is_over:
             request.task = task
         if perf_counter() - began < _QUICK_SECONDS:
@@ -340,7 +342,7 @@ class EagerTasks:
             if request.ends_expired():
                 continue
             request.began = True
-            task = asyncio.Task(request.serve(), loop=loop, eager_start=True)  # type: ignore[call-arg]
+            task = asyncio.Task(request.serve(), loop=loop, name=request.operation_id, eager_start=True)  # type: ignore[call-arg]
             if not request.is_over:
                 request.task = task
         self._is_paced = self.waiting.size > 0
@@ -374,7 +376,7 @@ class PacedTasks:
         else:
             self._left -= 1
             request.began = True
-            request.task = asyncio.Task(request.serve(), loop=loop)
+            request.task = asyncio.Task(request.serve(), loop=loop, name=request.operation_id)
 
     def _next_iteration(self, loop: asyncio.AbstractEventLoop) -> None:
         was_idle = self._left == self._most and not self.waiting.size
@@ -388,7 +390,7 @@ class PacedTasks:
                 continue
             self._left -= 1
             request.began = True
-            request.task = asyncio.Task(request.serve(), loop=loop)
+            request.task = asyncio.Task(request.serve(), loop=loop, name=request.operation_id)
         self._is_scheduled = not was_idle
         if self._is_scheduled:
             loop.call_soon(self._next_iteration, loop)

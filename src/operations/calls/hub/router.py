@@ -8,12 +8,11 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from hashlib import blake2b
 from time import perf_counter
 from weakref import WeakValueDictionary
 
 from operations.access import access_error, check_access
-from operations.calls.codec import CODEC_OF, JSON, UNREADABLE, Codec, codec_of, error_event, part_reader
+from operations.calls.codec import CODEC_OF, JSON, MSGPACK, UNREADABLE, Codec, error_event, part_reader
 from operations.calls.events import NULL, VERSION, AbortPayload, CallAborted, CallCredit, CreditPayload, EventHeader
 from operations.calls.hub.directory import CallableOperation, HubDirectory
 from operations.calls.hub.route_observer import RouteObserver, parent_of, read_code
@@ -25,7 +24,7 @@ from operations.calls.hub.session import (
     convert,
     request_size,
 )
-from operations.context import Grant, Identity
+from operations.context import Identity
 from operations.errors import CallError, ErrorCode
 from operations.failures import aborted, not_converted, timed_out, too_large, unavailable, unreadable
 from operations.identity.grants import CLOSING_SECONDS
@@ -129,7 +128,7 @@ class Router:
     def receive(self, message: bytes, session: HubSession) -> None:
         """Route one message; never raise, for any bytes."""
         try:
-            codec = CODEC_OF.get(message[:1]) or codec_of(message)
+            codec = CODEC_OF[message[0]] if message else MSGPACK
             header = codec.decode_header(message)
             if codec is JSON and not message.isascii():
                 message.decode()  # raises: invalid UTF-8 in the payload would end the receiver's connection
@@ -319,22 +318,36 @@ class Router:
         # The id that the worker gets for the request and the token of its grant are unguessable. The id depends only on
         # the session and the caller's id, so that workers recognise duplicates; each grant has its own token. One hash
         # is cheaper than two random numbers. The id begins with the session, so that ids of different sessions differ.
-        derived = blake2b(session.key + caller_id.encode(), digest_size=32).hexdigest()
+        derivation = session.derivation.copy()
+        derivation.update(caller_id.encode())
+        derived = derivation.hexdigest()
         self._issued = number = self._issued + 1
-        request_id, token = f"{session.name}-{derived[:32]}", f"{derived[32:]}{number:x}"
+        request_id, token = f"{session.name}-{derived[:32]}", f"{derived[32:]}{number}"
         queue = session.queue if header.grant is None else session.nested_queue
         header.id, header.grant, header.as_worker = request_id, token, False
         message = codec.encode(header)
         if worker.codec is not None or (worker.max_payload is not None and len(message) > worker.max_payload):
             message = worker.convert_request(message, header.to)
         ends = deadline if expires_at is None else _earlier(deadline, int(expires_at * 1000))
-        grant = Grant(identity=identity, token=token, origin=request_id, deadline=ends)
-        call = RoutedCall(request_id, caller_id, header.to, session, worker, queue, grant, header.stream, len(message))
+        call = RoutedCall(
+            request_id,
+            caller_id,
+            header.to,
+            session,
+            worker,
+            queue,
+            header.stream,
+            len(message),
+            identity=identity,
+            token=token,
+            origin=request_id,
+            deadline=ends,
+        )
         session.calls[caller_id] = worker.running[request_id] = call
         queue.add_sent(call)
         if self.observers:
             call.began = perf_counter()
-        worker.grants.held[token] = grant
+        worker.grants.held[token] = call
         if deadline is not None:
             call.expires = second = deadline // 1000 + _EXPIRY_SECONDS
             if second not in self._expiring:
@@ -488,9 +501,9 @@ class Router:
         caller.calls.pop(call.caller_id, None)
         worker.running.pop(call.id, None)
         if within > 0:
-            worker.grants.close(call.grant, within)
+            worker.grants.close(call, within)
         else:
-            worker.grants.held.pop(call.grant.token, None)
+            worker.grants.held.pop(call.token, None)
         queue = call.queue
         queue.calls -= 1
         queue.sent_bytes -= call.size

@@ -8,6 +8,7 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from hashlib import blake2b
 
 import msgspec
 
@@ -93,8 +94,8 @@ class HubSession:
         """The credit (items, bytes) that the hub holds back until this worker has read its other messages, by call."""
         self.grants = Grants()
         """The grants of the calls that this peer runs."""
-        self.key = os.urandom(16)
-        """The key from which the hub derives the ids and grants of this peer's requests."""
+        self.derivation = blake2b(os.urandom(16), digest_size=32)
+        """A hash of a secret key, to be copied: the hub derives the ids and grants of this peer's requests from it."""
         self.queue = CallerQueue()
         """The queue of this peer's own calls; the connections of one identity share it."""
         self.nested_queue = CallerQueue()
@@ -205,8 +206,8 @@ def request_size(header: EventHeader) -> int:
     return memoryview(header.payload).nbytes + memoryview(header.identity).nbytes + _HEADER_BYTES
 
 
-class RoutedCall(msgspec.Struct, eq=False):
-    """One call in flight between two sessions."""
+class RoutedCall(Grant, eq=False):
+    """One call in flight between two sessions. It is also the grant that the worker gets for nested calls."""
 
     id: str
     """The request id at the worker."""
@@ -217,7 +218,6 @@ class RoutedCall(msgspec.Struct, eq=False):
     worker: HubSession
     queue: CallerQueue
     """The queue in which the call is counted."""
-    grant: Grant
     stream: bool
     size: int
     """Size of the request."""
