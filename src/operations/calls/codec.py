@@ -126,6 +126,7 @@ class Codec:
         self._decode_metadata: Callable[[bytes], Any] = codec.Decoder(dict[str, Any] | None, **options).decode
         self._decode_plain: Callable[[bytes], Event] = codec.Decoder(_PlainEvent, **options).decode
         self.decode_plain: Callable[[bytes], Event] = self._decode_plain if has_marks is None else self._decode_unmarked
+        self._decode_request: Callable[[Any], RequestPayload] = codec.Decoder(_PlainRequestPayload, **options).decode
         self._encode_value = encode_value
         self._decode_value = decode_value
         self._mark = mark
@@ -219,6 +220,12 @@ class Codec:
             if identity is not None:
                 event.payload.identity = msgspec.structs.replace(identity, claims=extend(identity.claims))
             return self.encode(event)
+
+    def read_request(self, header: EventHeader) -> CallRequested:
+        """Return the request of a header, with its decoded input; raise an exception of `UNREADABLE` for others."""
+        v, id, to, payload = header.v, header.id, header.to, self._decode_request(header.payload)
+        identity, grant, deadline = header.identity, header.grant, header.deadline
+        return CallRequested(v, id, to, payload, identity, header.stream, header.parent, grant, deadline)
 
     def renumber(self, message: bytes, attempt: int) -> bytes:
         """Return an encoded request with another attempt number."""

@@ -34,6 +34,7 @@ from operations.calls.events import (
     CallRequested,
     CallResponded,
     Event,
+    EventHeader,
     WorkerAlive,
     WorkerAnnounced,
     WorkerAsked,
@@ -46,6 +47,7 @@ from operations.errors import CallError
 from operations.failures import unreadable
 from operations.progress import ProgressReporter
 from operations.pubsub import Arrival, Receive, ReportsConnection, Stop, Transport
+from operations.pubsub.protocols import InRouterProcess
 from operations.recent import Recent
 from operations.telemetry.counters import Counters
 from operations.wire import LARGE_MESSAGE
@@ -181,6 +183,10 @@ class Endpoint:
         self.shares_control = transport.capabilities.shares_control
         self.listen(f"inbox.{self.peer}")
         transport.watch(self._up, self._down)
+        self.router = transport.optional(InRouterProcess)
+        """The hub's router, if it is in this process."""
+        if self.router is not None:
+            self.router.accept(self._accept)
 
     def listen(self, address: str, group: str | None = None) -> Stop:
         """Listen at an address; with several listeners at one address, each message is handled once."""
@@ -230,6 +236,20 @@ class Endpoint:
             else:
                 self._dispatch(event, codec)
         except Exception:  # noqa: BLE001  # one message must not stop the reader
+            self.counters.malformed += 1
+            _log.exception("a message could not be handled")
+
+    def _accept(self, header: EventHeader, codec: Codec, arrival: Arrival) -> None:
+        """Handle a request whose header the router of this process has decoded; never raise."""
+        try:
+            event = codec.read_request(header)
+        except UNREADABLE:
+            self.receive(codec.encode(header), arrival)
+            return
+        try:
+            handlers = self.namespaces.get(event.to.rpartition(".")[0]) or (self._refuse_unoffered,)
+            handlers[0](event, codec, arrival)
+        except Exception:  # noqa: BLE001  # one message must not stop the router
             self.counters.malformed += 1
             _log.exception("a message could not be handled")
 

@@ -380,12 +380,17 @@ class Reply(msgspec.Struct, eq=False):
         elif error is not None:
             self._send_error(error)
         else:
+            router = self.handler.endpoint.router
+            caller_id = None if router is None or envelope is None else router.caller_id(self.id)
             try:
-                message = self._write_end() if envelope is None else self._write(envelope)
+                message = self._write_end() if envelope is None else self._write(envelope, caller_id or self.id)
             except BaseException as problem:  # noqa: BLE001  # for example, the result cannot be encoded
                 self._send_error(_unsendable(problem, self.operation_id))
                 return
-            self._send(message)
+            if router is None or caller_id is None:
+                self._send(message)
+            else:
+                router.respond(self.id, message)
 
     def unregister(self) -> None:
         """Remove a call that has ended from the calls that its caller can control."""
@@ -415,11 +420,11 @@ class Reply(msgspec.Struct, eq=False):
     def _write_end(self) -> bytes:
         raise CallError("EXECUTION_ERROR", f"{self.operation_id}: the call ended without a result")
 
-    def _write(self, envelope: ResponseEnvelope[Any], sequence: int | None = None) -> bytes:
+    def _write(self, envelope: ResponseEnvelope[Any], response_id: str, sequence: int | None = None) -> bytes:
         handler = self.handler
         worker = handler.worker_id if sequence == 0 else None
         payload = ResponsePayload(self.caller_id, NULL, sequence, worker)
-        message = self.codec.write_response(CallResponded(VERSION, self.id, "", payload), envelope)
+        message = self.codec.write_response(CallResponded(VERSION, response_id, "", payload), envelope)
         limit = handler.transport.capabilities.max_payload
         if limit is not None and len(message) > limit:
             raise too_large(self.operation_id, "response", len(message), limit, "yes")
@@ -457,7 +462,7 @@ class StreamReply(Reply):
 
     def emit(self, envelope: ResponseEnvelope[Any]) -> Awaitable[None] | None:
         """Send an item; without credit, return a coroutine that waits for credit and then sends it."""
-        message = self._write(envelope, self._sequence)
+        message = self._write(envelope, self.id, self._sequence)
         self._sequence += 1
         if not self._gate.is_open:
             return self._send_later(message)

@@ -295,6 +295,20 @@ class InProcess(Protocol):
 
 
 @runtime_checkable
+class InRouterProcess(Protocol):
+    """Passes small requests from a hub's router to a worker in its process, and responses back, encoded once less."""
+
+    def accept(self, receive: Callable[[Any, Any, Arrival], None]) -> None:
+        """Call `receive` with the header and codec of small requests, while the transport has one listener."""
+
+    def caller_id(self, request_id: str) -> str | None:
+        """Return the id that the caller of a running request gave to it; None if the router does not have the call."""
+
+    def respond(self, request_id: str, message: bytes) -> None:
+        """Send the response of a running request, written for its caller, and end the call; never raise."""
+
+
+@runtime_checkable
 class Flushes(Protocol):
     """Reports when its server has processed everything that was sent."""
 
@@ -386,8 +400,11 @@ class TransportWrapper:
         return self.inner.watch(up, down)
 
     def optional(self, kind: type[Part]) -> Part | None:
-        """Return the inner transport's part that implements a Protocol; for `Stores`, return this wrapper instead."""
-        part = self.inner.optional(kind)
+        """Return the inner transport's part that implements a Protocol; for `Stores`, return this wrapper instead.
+
+        A wrapper never has `InRouterProcess`: it would not see these messages.
+        """
+        part = None if kind is InRouterProcess else self.inner.optional(kind)
         return self if part is not None and kind is Stores and isinstance(self, kind) else part
 
     def store(

@@ -28,6 +28,10 @@ class HubListeners:
         added = [receive]
         return lambda: self._remove(added)
 
+    def __len__(self) -> int:
+        """Return the number of listeners."""
+        return len(self._listeners)
+
     def _receive_all(self, message: bytes, arrival: Arrival) -> None:
         for receive in self._listeners:
             receive(message, arrival)

@@ -15,6 +15,7 @@ from operations.access import access_error, check_access
 from operations.calls.codec import CODEC_OF, JSON, MSGPACK, UNREADABLE, Codec, error_event, part_reader
 from operations.calls.events import NULL, VERSION, AbortPayload, CallAborted, CallCredit, CreditPayload, EventHeader
 from operations.calls.hub.directory import CallableOperation, HubDirectory
+from operations.calls.hub.listeners import NO_ADDRESS
 from operations.calls.hub.route_observer import RouteObserver, parent_of, read_code
 from operations.calls.hub.session import (
     CONFIRM_SECONDS,
@@ -30,6 +31,7 @@ from operations.failures import aborted, not_converted, timed_out, too_large, un
 from operations.identity.grants import CLOSING_SECONDS
 from operations.recent import Recent
 from operations.telemetry.counters import Counters
+from operations.wire import LARGE_MESSAGE
 
 _log = logging.getLogger("operations")
 _RESPONSES = frozenset({"call.responded", "call.completed", "call.error", "call.accepted", "call.progress"})
@@ -325,9 +327,13 @@ class Router:
         request_id, token = f"{session.name}-{derived[:32]}", f"{derived[32:]}{number}"
         queue = session.queue if header.grant is None else session.nested_queue
         header.id, header.grant, header.as_worker = request_id, token, False
-        message = codec.encode(header)
-        if worker.codec is not None or (worker.max_payload is not None and len(message) > worker.max_payload):
-            message = worker.convert_request(message, header.to)
+        message, accept = b"", worker.accept
+        size = memoryview(header.payload).nbytes
+        if accept is None or codec is JSON or size > LARGE_MESSAGE:
+            message, accept = codec.encode(header), None
+            size = len(message)
+            if worker.codec is not None or (worker.max_payload is not None and size > worker.max_payload):
+                message = worker.convert_request(message, header.to)
         ends = deadline if expires_at is None else _earlier(deadline, int(expires_at * 1000))
         call = RoutedCall(
             request_id,
@@ -337,7 +343,7 @@ class Router:
             worker,
             queue,
             header.stream,
-            len(message),
+            size,
             identity=identity,
             token=token,
             origin=request_id,
@@ -353,7 +359,10 @@ class Router:
             if second not in self._expiring:
                 self._add_expiry(second)
             self._expiring[second].add(call)
-        worker.deliver(message)
+        if accept is None:
+            worker.deliver(message)
+        else:
+            accept(header, codec, NO_ADDRESS)
         return call
 
     def _check_load(self, worker: HubSession, caller: HubSession, operation_id: str) -> None:
@@ -373,26 +382,43 @@ class Router:
         is_last = not call.stream if kind == "call.responded" else kind not in _INTERIM
         if kind in _INTERIM and not self._admit_interim(call, header):
             return
-        caller = call.caller
         header.id = call.caller_id
-        message = codec.encode(header)
-        if caller.codec is not None:
-            try:
-                message = convert(message, caller.codec)
-            except CallError as error:
-                self._abort_worker(call, "the caller cannot decode the response")
-                self._fail(call, not_converted(call.operation_id, "response", error, "yes"))
-                return
-        if caller.max_payload is not None and len(message) > caller.max_payload:
-            self._abort_worker(call, "the response is too large for the caller")
-            self._fail(call, too_large(call.operation_id, "response", len(message), caller.max_payload, "yes"))
+        message = self._fit(call, codec.encode(header))
+        if message is None:
             return
         if is_last:
             self._end(call, answered=True, code=read_code(header, codec) if self.observers else "ok")
         elif kind == "call.responded":
             for observer in self.observers:
                 observer.item(call)
-        caller.deliver(message)
+        call.caller.deliver(message)
+
+    def respond(self, call: RoutedCall, message: bytes) -> None:
+        """Send a response that a worker in this process has written for the caller, and end the call; never raise."""
+        try:
+            fitting = self._fit(call, message)
+            if fitting is not None:
+                self._end(call, answered=True, code="ok")
+                call.caller.deliver(fitting)
+        except Exception:  # noqa: BLE001  # one response must not stop the worker
+            self.counters.malformed += 1
+            _log.exception("a response of %s could not be routed", call.worker.name)
+
+    def _fit(self, call: RoutedCall, message: bytes) -> bytes | None:
+        """Return a response as its caller supports it; if that is impossible, end the call and return None."""
+        caller = call.caller
+        if caller.codec is not None:
+            try:
+                message = convert(message, caller.codec)
+            except CallError as error:
+                self._abort_worker(call, "the caller cannot decode the response")
+                self._fail(call, not_converted(call.operation_id, "response", error, "yes"))
+                return None
+        if caller.max_payload is not None and len(message) > caller.max_payload:
+            self._abort_worker(call, "the response is too large for the caller")
+            self._fail(call, too_large(call.operation_id, "response", len(message), caller.max_payload, "yes"))
+            return None
+        return message
 
     def _admit_interim(self, call: RoutedCall, header: EventHeader) -> bool:
         """Confirm that a worker has a call; return whether to forward the response, which does not end the call."""

@@ -19,6 +19,7 @@ from operations.errors import CallError, ErrorCode
 from operations.failures import NOT_CONVERTED, not_converted, too_large
 from operations.identity.grants import Grants
 from operations.identity.tokens import Principal
+from operations.pubsub import Arrival
 from operations.pubsub.link import SLOW_READER, Link
 from operations.wire import has_more_values
 
@@ -83,6 +84,8 @@ class HubSession:
         """The only codec that the peer supports, which is JSON; None if it supports all codecs."""
         self.max_payload: int | None = None
         self.deliver = deliver
+        self.accept: Callable[[EventHeader, Codec, Arrival], None] | None = None
+        """For a worker in the hub's own process: function that receives small requests without encoding them again."""
         self.link: Link | None = None
         self.is_worker = False
         """Whether the peer has registered operations: it is a worker, and its calls need a grant or `asWorker`."""
