@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -126,7 +125,7 @@ class Scene:
         return text.replace(self.handler.worker_id, "worker")
 
 
-DEADLINE = int(time.time() * 1000) + 600_000
+DEADLINE = 4_000_000_000_000
 
 
 async def play(token: str, wrap: Callable[[Transport], Transport]) -> list[Any]:

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from operations import AccessControl, CallError, ErrorCode, Identity, OperationRegistry, operation
-from operations.calls import CallHandler, PendingRequestMap, codec, from_call, replay_protection, request_handler
+from operations.calls import CallHandler, PendingRequestMap, codec, from_call, held_requests, replay_protection
 from operations.calls.announcements import WorkerDirectory
 from operations.calls.endpoint import endpoint_of
 from operations.calls.events import AnnouncementPayload, CallRequested, RequestPayload
@@ -197,7 +197,7 @@ async def test_a_large_request_is_refused_before_its_input_is_decoded(
 async def test_queued_and_running_requests_of_a_caller_without_rights_take_limited_memory(
     bus: Bus, input: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(request_handler, "_MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(held_requests, "_MOST_BYTES", 1 << 20)
     release = asyncio.Event()
 
     @operation(id="shop.wait", type="query")
@@ -237,7 +237,7 @@ async def test_queued_and_running_requests_of_a_caller_without_rights_take_limit
 async def test_signed_requests_take_limited_memory_unless_their_caller_has_rights(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(request_handler, "_MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(held_requests, "_MOST_BYTES", 1 << 20)
     release = asyncio.Event()
 
     @operation(id="shop.wait")

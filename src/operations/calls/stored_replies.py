@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from operations.calls.codec import Codec
 from operations.calls.events import CallRequested
+from operations.calls.held_requests import memory_of
 from operations.calls.job_records import (
     JobProgress,
     JobRecord,
@@ -22,7 +23,7 @@ from operations.calls.job_records import (
     transport_record,
 )
 from operations.calls.replay_protection import STORED_SECONDS, ReplayError
-from operations.calls.request_handler import Reply, RequestHandler, memory_of
+from operations.calls.request_handler import Reply, RequestHandler
 from operations.calls.stored_requests import StoredRequest, first_record, job_of
 from operations.dispatch import Request
 from operations.envelope import ResponseEnvelope
