@@ -1,6 +1,6 @@
-"""The authenticator of `ops serve`: accepts the tokens, API keys and token issuers that a configuration lists.
+"""The authenticator of `ops serve`: accepts the tokens, API keys, JWTs and issuers that a configuration lists.
 
-`ops hub` uses only the tokens.
+`ops hub` uses only `principals_of` and `own_token`.
 """
 
 from __future__ import annotations

@@ -356,9 +356,14 @@ class ServeLimitSettings(Settings, frozen=True, kw_only=True):
     deadline_seconds: Annotated[Seconds, Meta(description="Time limit in seconds for a call, except for streams.")] = (
         60.0
     )
-    calls: Annotated[AtLeastOne, Meta(description="Maximum number of concurrent calls of one identity.")] = 256
-    streams: Annotated[AtLeastOne, Meta(description="Maximum number of open streams of one identity.")] = 64
-    all_streams: Annotated[AtLeastOne, Meta(description="Maximum number of open streams of all callers.")] = 10_000
+    calls: Annotated[
+        AtLeastOne,
+        Meta(description="Maximum number of concurrent calls of one identity, over HTTP and over MCP separately."),
+    ] = 256
+    streams: Annotated[AtLeastOne, Meta(description="Maximum number of open streams of one identity over HTTP.")] = 64
+    all_streams: Annotated[
+        AtLeastOne, Meta(description="Maximum number of open streams of all callers over HTTP and MCP.")
+    ] = 10_000
     connections: Annotated[AtLeastOne, Meta(description="Maximum number of open connections.")] = 20_000
     failures: Annotated[
         AtLeastOne, Meta(description="Maximum number of invalid credentials from one address per minute.")

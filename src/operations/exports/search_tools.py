@@ -97,7 +97,7 @@ class SearchTools(FixedTools):
         return "\n".join(f"{signature(by_id[each])}: {description_line(by_id[each])}" for each in shown)
 
     def describe(self, ids: Sequence[str]) -> str:
-        """Return signatures, descriptions and properties of operations by id."""
+        """Return the signatures, descriptions and properties of operations by id; of at most 20."""
         parts = []
         for operation_id in list(ids)[:_MAX_DESCRIBED]:
             try:

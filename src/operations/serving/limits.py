@@ -34,15 +34,15 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     connections: int = 20_000
     """Largest number of open connections of an `HTTPServer`, such as the one of `serve_http`."""
     concurrency: int = CONCURRENCY
-    """Largest number of concurrent calls of all callers together."""
+    """Largest number of concurrent calls of all callers over HTTP and MCP; the same number over WebSocket."""
     queue: int = 10_000
     """Largest number of calls that wait for a slot; further calls are refused."""
     all_streams: int = 10_000
-    """Largest number of open streams of all callers together."""
+    """Largest number of open streams of all callers over HTTP and MCP; streams over WebSocket count as calls."""
     streams: int = 64
-    """Largest number of streams of one identity that are open or can be resumed."""
+    """Largest number of streams of one identity over HTTP that are open or can be resumed."""
     calls: int = 256
-    """Largest number of running and waiting calls of one identity."""
+    """Largest number of running and waiting calls of one identity, over HTTP and over MCP separately."""
     rate: float | None = None
     """Largest number of requests per second of one identity, over all protocols; None for no limit."""
     burst: int | None = None

@@ -117,9 +117,9 @@ class AcceptHeader(msgspec.Struct, frozen=True):
     json: bool = True
     """Whether JSON is accepted."""
     envelope: bool = False
-    """Whether envelopes are requested."""
+    """Whether the header names envelopes, with no lower weight than JSON."""
     events: bool = False
-    """Whether the header names `text/event-stream`."""
+    """Whether the header names `text/event-stream`, with no lower weight than JSON."""
     takes_events: bool = True
     """Whether an event stream is accepted from an operation with no other response."""
     envelope_events: bool = False
