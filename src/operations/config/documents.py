@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from operations.config.problems import ConfigProblem, Key, may_not_end, problems_error
+from operations.config.problems import ConfigProblem, Key, problems_error
 
 _COMMENT = r'(?s)"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/'
 _COMMA = r'(?s)"(?:\\.|[^"\\])*"|,(?=\s*[}\]])'
@@ -68,6 +68,11 @@ def read_document(path: Path, text: str | None = None) -> ConfigDocument:
         message = f"invalid TOML: {re.sub(_TOML_LOCATION, '', str(error))}"
         raise problems_error([ConfigProblem(path, line, "", message)]) from None
     return ConfigDocument(path, tree, text)
+
+
+def may_not_end(path: Path) -> bool:
+    """Whether reading a file of a configuration may never end: it is a device or a pipe."""
+    return path.is_char_device() or path.is_fifo()
 
 
 def _read_text(path: Path) -> str:

@@ -65,8 +65,3 @@ def nearest(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     found = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return f"; did you mean {found[0]}?" if found else f"; expected one of {', '.join(names)}"
-
-
-def may_not_end(path: Path) -> bool:
-    """Whether reading a file of a configuration may never end: it is a device or a pipe."""
-    return path.is_char_device() or path.is_fifo()

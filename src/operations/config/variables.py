@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from operations.config.problems import Key, may_not_end
+from operations.config.documents import may_not_end
+from operations.config.problems import Key
 from operations.errors import CallError, ErrorCode
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
