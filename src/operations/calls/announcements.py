@@ -31,7 +31,7 @@ from operations.calls.events import (
 )
 from operations.calls.liveness import LOST_AFTER
 from operations.errors import CallError, ErrorCode
-from operations.pubsub import InProcess, ReportsBacklog
+from operations.pubsub import Flushes, InProcess, ReportsBacklog
 from operations.spec import Operation
 from operations.wire import encode_json
 
@@ -110,14 +110,21 @@ class Announcer:
         self._send_operations(WORKERS)
 
     async def registered(self, timeout: float | None) -> None:
-        """Wait until the hub has confirmed the last announcement; raise an error if the hub rejected an operation."""
-        if self._is_hub:
-            try:
-                await asyncio.wait_for(self._confirmed.wait(), timeout)
-            except TimeoutError:
-                details = {"executed": "no", "workerId": self.worker_id}
-                message = f"the hub did not confirm the registration within {timeout:g} s"
-                raise CallError(ErrorCode.TIMEOUT, message, details) from None
+        """Wait until the hub or bus has confirmed the last announcement.
+
+        Raise an error if the hub rejected an operation. A bus without a connection is not waited for.
+        """
+        flushes = self._transport.optional(Flushes)
+        try:
+            async with asyncio.timeout(timeout):
+                if self._is_hub:
+                    await self._confirmed.wait()
+                elif flushes is not None:  # the server has then processed the worker's subscriptions as well
+                    await flushes.flush()
+        except TimeoutError:
+            details = {"executed": "no", "workerId": self.worker_id}
+            message = f"the {'hub' if self._is_hub else 'bus'} did not confirm the registration within {timeout:g} s"
+            raise CallError(ErrorCode.TIMEOUT, message, details) from None
         if self.rejected:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in self.rejected.items())
             message = f"the hub rejected {len(self.rejected)} operation{'s' * (len(self.rejected) > 1)}: {reasons}"

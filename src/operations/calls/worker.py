@@ -127,7 +127,8 @@ class CallHandler:
     async def registered(self, timeout: float | None = 30.0) -> None:
         """Wait until the hub has accepted the operations; raise `ACCESS_DENIED` if the hub rejected one of them.
 
-        On a bus without a hub this returns immediately.
+        On Redis and NATS this waits until the server has processed the worker's subscriptions. Without a connection to
+        the server it returns immediately.
         """
         await self._announcer.registered(timeout)
 
