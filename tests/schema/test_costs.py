@@ -12,7 +12,7 @@ from hypothesis import given
 from operations import CallError
 from operations.schema import from_schema
 from operations.schema.checking.costs import AFFORDABLE, EXPLAINABLE, Costs
-from operations.schema.dialects.traversal import BEYOND
+from operations.schema.dialects.traversal import BEYOND, definitions_of
 from tests.schema.hostile import CHAINS, NAMES, chain
 from tests.schema.strategies import DOCUMENTS
 
@@ -61,15 +61,16 @@ def test_long_reference_chains_are_resolved() -> None:
 )
 def test_looks_at_one_place(document: Any, looks: int) -> None:
     converted = from_schema(document).document
-    assert Costs(converted).of(converted) == looks
+    assert Costs(definitions_of(converted)).of(converted) == looks
 
 
 @given(DOCUMENTS)
 def test_the_limit_is_never_below_the_estimate(document: Any) -> None:
     converted = from_schema(document).document
-    costs = Costs(converted)
+    definitions = definitions_of(converted)
+    costs = Costs(definitions)
     assert costs._bounds_of("#").visits >= costs.of(converted)
-    explained = Costs(converted, explained=True)
+    explained = Costs(definitions, explained=True, outlined=False)
     explained._estimate_all()
     assert explained._bounds_of("#").visits >= min(max(explained._schemas.values(), default=0), BEYOND)
     counted = sum(definition.bounds.schemas for definition in explained._definitions.values() if definition.bounds)
@@ -78,7 +79,7 @@ def test_the_limit_is_never_below_the_estimate(document: Any) -> None:
 
 def test_a_union_of_many_forms_needs_no_exact_estimate() -> None:
     form = {"type": "object", "properties": {name: {"type": "string"} for name in "abcde"}}
-    costs = Costs({"anyOf": [form for _ in range(2 * EXPLAINABLE)]}, explained=True, outlined=True)
+    costs = Costs(definitions_of({"anyOf": [form for _ in range(2 * EXPLAINABLE)]}), explained=True)
     assert costs._bounds_of("#").visits > EXPLAINABLE
     assert costs.explainable
     assert not costs._known
@@ -89,7 +90,7 @@ def test_a_property_costs_the_same_under_every_name(name: str) -> None:
     """A property may have the name of a keyword whose value is not searched for schemas."""
     levels: dict[str, Any] = {f"d{level}": doubled(f"#/$defs/d{level + 1}") for level in range(30)}
     document = {"properties": {name: {"$ref": "#/$defs/d0"}}, "$defs": {**levels, "d30": {"type": "integer"}}}
-    assert not Costs(from_schema(document).document).affordable
+    assert not Costs(definitions_of(from_schema(document).document)).affordable
     assert not from_schema(document).check({name: "text"})
 
 
@@ -107,7 +108,7 @@ def test_members_of_many_types_do_not_add_up() -> None:
         for kind in range(60)
     }
     document = from_schema({"oneOf": [{"$ref": f"#/$defs/{kind}"} for kind in kinds], "$defs": kinds}).document
-    costs = Costs(document)
+    costs = Costs(definitions_of(document))
     assert costs.affordable
     assert costs.of(document) < 10 * len(kinds) < AFFORDABLE
 

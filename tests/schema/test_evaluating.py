@@ -15,6 +15,7 @@ from operations.schema.checking.costs import Costs
 from operations.schema.checking.diagnosing import Diagnosis
 from operations.schema.checking.evaluating import Evaluator
 from operations.schema.dialects.conversion import convert
+from operations.schema.dialects.traversal import definitions_of
 from tests.schema.strategies import DOCUMENTS, NAMES, SCHEMAS, VALUES
 from tests.schema.test_suite import DRAFTS, archive, documents, groups, load_from
 
@@ -27,7 +28,7 @@ class Unaffordable(Costs):
 
 
 def stepwise(document: Any) -> Evaluator:
-    return Evaluator(document, Unaffordable(document))
+    return Evaluator(document, Unaffordable(definitions_of(document)))
 
 
 def _rarer(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -110,7 +111,11 @@ def test_cheap_parts_are_left_to_the_native_engine() -> None:
     document = convert({"properties": {"a": {"type": "array", "items": {"type": "integer"}}}}).document
     budget = Budget()
     before = budget.left
-    assert Evaluator(document, Costs(document)).evaluation(budget).is_valid(document, {"a": list(range(1000))})
+    assert (
+        Evaluator(document, Costs(definitions_of(document)))
+        .evaluation(budget)
+        .is_valid(document, {"a": list(range(1000))})
+    )
     assert before - budget.left == 1
 
 

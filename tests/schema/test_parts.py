@@ -10,12 +10,13 @@ import pytest
 from operations.schema import from_schema
 from operations.schema.casting.closed_form import Closer
 from operations.schema.casting.nodes import Nodes
-from operations.schema.checking.compiling import compiled
+from operations.schema.checking.compiling import compiled, compiled_form
 from operations.schema.checking.unrolling import unrolled
 from operations.schema.checking.values import as_json, pointer, text, too_deep
 from operations.schema.dialects.conversion import convert
 from operations.schema.dialects.literals import LiteralBudget, NotPlainError, copied, plain, same
 from operations.schema.dialects.patterns import engine_of, matcher, sample_strings, weakest_engine
+from operations.schema.dialects.traversal import definitions_of, native_form
 
 
 def test_json_equality() -> None:
@@ -124,7 +125,7 @@ TREE = {"type": "object", "properties": {"v": {"type": "integer"}, "kids": {"typ
 
 
 def test_unrolled_accepts_the_first_levels() -> None:
-    shallow = compiled(unrolled(TREE))
+    shallow = compiled(unrolled(definitions_of(TREE)))
     assert shallow is not None
     assert shallow.is_valid({"v": 1, "kids": [{"v": 2, "kids": []}]})
     assert not shallow.is_valid({"kids": [{"v": "x"}]})
@@ -135,12 +136,10 @@ def test_unrolled_accepts_the_first_levels() -> None:
 
 
 def test_schemas_whose_meaning_would_change_are_not_unrolled() -> None:
-    assert unrolled(True) is None
-    assert unrolled({"properties": {"a": {"not": {"$ref": "#"}}}}) is None
-    assert (
-        unrolled({"properties": {f"p{i}": {"type": "object", "properties": {"x": {"$ref": "#"}}} for i in range(200)}})
-        is None
-    )
+    assert unrolled(definitions_of(True)) is None
+    assert unrolled(definitions_of({"properties": {"a": {"not": {"$ref": "#"}}}})) is None
+    wide = {f"p{i}": {"type": "object", "properties": {"x": {"$ref": "#"}}} for i in range(200)}
+    assert unrolled(definitions_of({"properties": wide})) is None
 
 
 @pytest.mark.parametrize(
@@ -175,7 +174,7 @@ def test_schemas_whose_meaning_would_change_are_not_unrolled() -> None:
 def test_closed(document: Any, normal: list[Any], other: list[Any]) -> None:
     flat = convert(document).document
     assert isinstance(flat, dict)
-    closed = compiled(*Closer(Nodes(flat)).form())
+    closed = compiled_form(native_form(Closer(Nodes(flat), definitions_of(flat)).form()))
     assert closed is not None
     assert [closed.is_valid(value) for value in normal] == [True] * len(normal)
     assert [closed.is_valid(value) for value in other] == [False] * len(other)

@@ -14,6 +14,7 @@ from operations.schema.casting.nodes import Nodes
 from operations.schema.checking.costs import Costs
 from operations.schema.dialects.conversion import convert
 from operations.schema.dialects.plain import closed_plain, convert_plain
+from operations.schema.dialects.traversal import definitions_of
 
 _NAMES = st.sampled_from(["a", "b", "c"])
 _LEAVES = st.fixed_dictionaries(
@@ -58,9 +59,9 @@ def test_a_plain_schema_is_converted_and_closed_as_any_other(document: dict[str,
     assert plain.plain
     assert not general.plain
     assert plain[:4] == general[:4]
-    assert Costs(plain.document).affordable
+    assert Costs(definitions_of(plain.document)).affordable
     closed = closed_plain(plain.document)
-    assert closed is None or closed == Closer(Nodes(plain.document)).form().document
+    assert closed is None or closed == Closer(Nodes(plain.document), definitions_of(plain.document)).form()["#"].schema
 
 
 @given(SCHEMAS, st.lists(VALUES, min_size=1, max_size=4), st.sampled_from(["cast", "total", "off"]))

@@ -19,11 +19,12 @@ from operations.schema.problems import Found, Problem
 if TYPE_CHECKING:
     from operations.schema.casting.nodes import Nodes
     from operations.schema.casting.policies import Caster
+    from operations.schema.checking.compiling import Parts
     from operations.schema.checking.costs import Costs
     from operations.schema.checking.evaluating import Evaluator
     from operations.schema.checking.explaining import Explainer, Strategy
     from operations.schema.dialects.definitions import Definitions
-    from operations.schema.dialects.traversal import NativeForm
+    from operations.schema.dialects.traversal import Definition
 
 Policy = Literal["cast", "total", "strict", "off"]
 """Policy for results: `cast` normalises, `total` also replaces invalid values, `strict` normalises and raises an error
@@ -149,6 +150,19 @@ class Schema:
         return convert(self._source, self._dialect, self._loader)
 
     @cached_attribute
+    def _definitions_used(self) -> Mapping[str, Definition]:
+        """The document and its definitions, by pointer."""
+        from operations.schema.dialects.traversal import definitions_of
+
+        return definitions_of(self._conversion.document, self._conversion.shared)
+
+    @cached_attribute
+    def _parts(self) -> Parts:
+        from operations.schema.checking.compiling import Parts
+
+        return Parts(self._definitions_used)
+
+    @cached_attribute
     def _validator(self) -> jsonschema_rs.Validator | None:
         from operations.schema.checking.compiling import compiled_form, compiled_original
 
@@ -160,7 +174,7 @@ class Schema:
             from operations.schema.dialects.conversion import draft_number
 
             native = compiled_original(self._source, draft_number(self._dialect) or 2020, self._loader)
-        native = native or compiled_form(self._native_form)
+        native = native or compiled_form(self._parts.form)
         if native is None:
             logger.warning("a schema could not be compiled and accepts any value: %r", self)
             self.__dict__.update(document=True, is_unknown=True)
@@ -170,7 +184,7 @@ class Schema:
     def _costs(self) -> Costs:
         from operations.schema.checking.costs import Costs
 
-        return Costs(self._conversion.document, definitions=self._conversion.shared)
+        return Costs(self._definitions_used)
 
     @property
     def _affordable(self) -> bool:
@@ -181,7 +195,7 @@ class Schema:
     def _evaluator(self) -> Evaluator:
         from operations.schema.checking.evaluating import Evaluator
 
-        return Evaluator(self._conversion.document, self._costs)
+        return Evaluator(self._conversion.document, self._costs, self._parts)
 
     @cached_attribute
     def _limit(self) -> int | None:
@@ -193,7 +207,7 @@ class Schema:
         from operations.schema.checking.explaining import Explainer
         from operations.schema.checking.secrets import Secrets
 
-        secrets = Secrets(self.document, self._conversion.shared)
+        secrets = Secrets(self._definitions_used)
         return Explainer(secrets, lambda: self._validator, self._limit, self._scoring, lambda: self._strategy)
 
     @cached_attribute
@@ -202,16 +216,12 @@ class Schema:
         from operations.schema.checking.costs import Costs
         from operations.schema.checking.diagnosing import Diagnosis
         from operations.schema.checking.explaining import Strategy
-        from operations.schema.checking.outline import UNIONS, keywords_of, outline_of
-        from operations.schema.dialects.traversal import definitions_of
+        from operations.schema.dialects.traversal import UNIONS
 
-        document, exact, affordable = self.document, self._conversion.exact, self._affordable
-        shared = self._conversion.shared
-        definitions = definitions_of(document, shared)
-        outline = outline_of(document, definitions) if exact and affordable else None
-        outlined = outline is not None
-        if affordable and Costs(document, explained=True, outlined=outlined, definitions=shared).explainable:
-            return Strategy(outline, has_unions=not UNIONS.isdisjoint(keywords_of(definitions)))
+        exact, affordable = self._conversion.exact, self._affordable
+        if affordable and Costs(self._definitions_used, explained=True, outlined=exact).explainable:
+            has_unions = any(not UNIONS.isdisjoint(each.keywords) for each in self._definitions_used.values())
+            return Strategy(self._parts if exact else None, has_unions=has_unions)
         return Strategy(diagnosis=Diagnosis(self._evaluator), refused=not (exact or affordable))
 
     def _scoring(self, budget: Budget) -> Callable[[list[Any], Any], list[int]]:
@@ -223,14 +233,14 @@ class Schema:
     def _nodes(self) -> Nodes:
         from operations.schema.casting.nodes import Nodes
 
-        return Nodes(self.document, self._lock)
+        return Nodes(self.document, self._lock, self._parts)
 
     @cached_attribute
     def _caster(self) -> Caster:
         from operations.schema.casting.policies import Caster
 
-        check, shared = (lambda value: self._native_check(value)), self._conversion.shared
-        return Caster(self._nodes, check, self._explainer, self._limit, shared)
+        definitions = self._definitions_used
+        return Caster(self._nodes, lambda value: self._native_check(value), self._explainer, self._limit, definitions)
 
     # The compiled functions are stored as instance attributes, which take precedence over the methods and save a call.
 
@@ -243,9 +253,7 @@ class Schema:
             casts = plain
         elif not self.is_unknown and (self._caster.knows_normal or self._validator is not None):
             casts = self._caster.entry_points()
-            closed = self._caster.closed_form
-            # A closed form that does not reject everything has every assertion of the schema.
-            if (self._native_form if closed.schema is False else closed).compares_items:
+            if self._compares_items:
                 casts = _unless_shared(casts[0], self._uncasts[0]), _unless_shared(casts[1], self._uncasts[1])
         self.__dict__.update(normalise=casts[0], cast=casts[1])
         return casts
@@ -287,16 +295,10 @@ class Schema:
 
         return check_only(self._check, self._explainer)
 
-    @cached_attribute
-    def _native_form(self) -> NativeForm:
-        from operations.schema.dialects.traversal import native_form
-
-        return native_form(self._conversion.document, self._conversion.shared)
-
     @property
     def _compares_items(self) -> bool:
         """Whether items are compared with each other, which is too slow for values that repeat the same parts often."""
-        return self._native_form.compares_items
+        return self._parts.form.compares_items
 
     def _make_check(self) -> Callable[[Any], bool]:
         check = self._make_plain_check()
@@ -331,7 +333,7 @@ class Schema:
         """Return a check by the first levels of a recursive schema, which is safe at any depth; None if impossible."""
         from operations.schema.checking.unrolling import compiled_shallow
 
-        native = compiled_shallow(self.document) if self._conversion.exact else None
+        native = compiled_shallow(self._definitions_used) if self._conversion.exact else None
         return native.is_valid if native is not None else None
 
 

@@ -8,13 +8,12 @@ cannot express exactly what casting would do, it rejects the value, and the slow
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from operations.schema.casting.nodes import MISSING, Node, Nodes, discriminator
 from operations.schema.casting.repair import default_for, defaultable
 from operations.schema.dialects.keywords import ANNOTATIONS
-from operations.schema.dialects.traversal import APPLYING, Definition, definitions_of, schemas_below
+from operations.schema.dialects.traversal import APPLYING, Definition, schemas_below
 
 _IN_PLACE = ("$ref", "allOf", "anyOf", "oneOf", "if", "dependentSchemas")
 _CHILD = ("additionalProperties", "unevaluatedProperties", "items", "unevaluatedItems")
@@ -27,33 +26,26 @@ _NAMED = frozenset({"properties", "$ref", "allOf", "anyOf", "oneOf", "default"})
 _UNCLOSABLE = {"not": {"type": "object"}}
 
 
-class ClosedForm(NamedTuple):
-    """The closed form of a converted document, and those of its definitions by pointer."""
-
-    document: dict[str, Any] | bool
-    definitions: Mapping[str, Definition]
-
-
 class Closer:
     """Writes the closed form of one converted document.
 
     A schema has up to five forms: `open` (unchanged), `closed`, `inner`, `closed-kept` and `inner-kept`. In the form
     `inner` the schemas inside it are closed; the schema itself stays open, because the schema around it is closed. The
     `-kept` forms do not require properties with a default. The forms of a definition depend only on the schemas that it
-    refers to, so documents that share a definition share its forms. `shared` contains the shared definitions by
-    pointer.
+    refers to, so documents that share a definition share its forms. `definitions` are the document and its definitions
+    by pointer.
     """
 
-    def __init__(self, nodes: Nodes, shared: Mapping[str, Definition] = MappingProxyType({})) -> None:
+    def __init__(self, nodes: Nodes, definitions: Mapping[str, Definition]) -> None:
         self._document = nodes.document
         self._nodes = nodes
-        self._sources = shared or definitions_of(nodes.document)
+        self._sources = definitions
         self._targets: set[str] = set()
         self._mattering = _Reach(self._sources, _MATTERING, _matters)
         self._defaulting = _Reach(self._sources, _DEFAULT, _defaults)
 
-    def form(self, schema: dict[str, Any] | bool | None = None) -> ClosedForm:
-        """Return the closed form of the document or of one schema in it."""
+    def form(self, schema: dict[str, Any] | bool | None = None) -> dict[str, Definition]:
+        """Return the closed form of the document or of one schema in it, and those of its definitions, by pointer."""
         closed = self._written(self._document if schema is None else schema, "closed")
         definitions: dict[str, Definition] = {}
         pending = sorted(closed.targets)
@@ -62,8 +54,7 @@ class Closer:
             if pointer not in definitions:
                 definitions[pointer] = form = self._form_of(pointer)
                 pending += sorted(form.targets)
-        named = {pointer[8:]: form.schema for pointer, form in definitions.items()}
-        return ClosedForm({**closed.schema, "$defs": named} if named else closed.schema, definitions)
+        return {"#": closed, **definitions}
 
     def _written(self, schema: Any, form: str) -> Definition:
         self._targets = set()

@@ -16,6 +16,7 @@ from operations.schema.checking.secrets import target_of
 from operations.schema.checking.values import as_json
 from operations.schema.dialects.literals import same
 from operations.schema.dialects.patterns import matcher
+from operations.schema.dialects.traversal import definitions_of
 
 MISSING: Final[Any] = type("_Missing", (), {"__repr__": lambda self: "MISSING"})()
 
@@ -158,14 +159,14 @@ class Node:
 class Nodes:
     """The nodes of one converted document, and native validators of its parts."""
 
-    def __init__(self, document: dict[str, Any] | bool, lock: Any = None) -> None:
+    def __init__(self, document: dict[str, Any] | bool, lock: Any = None, parts: Parts | None = None) -> None:
         self.document = document
         self.lock = lock if lock is not None else RLock()
         self._made: dict[Any, Node] = {}
         self._alone: dict[tuple[int, ...], Node] = {}
         self._unions: dict[int, Union] = {}
         self._checkers: dict[tuple[int, ...], Callable[[Any], bool]] = {}
-        self._native = Parts(document)
+        self._native = parts or Parts(definitions_of(document))
 
     @cached_property
     def root(self) -> Node:

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from operations.errors import CallError, ErrorCode
 from operations.schema.budget import TOO_MUCH_WORK, Budget, ExhaustedError
 from operations.schema.cached_attribute import cached_attribute
-from operations.schema.casting.closed_form import ClosedForm, Closer
+from operations.schema.casting.closed_form import Closer
 from operations.schema.casting.nodes import Node, Nodes
 from operations.schema.casting.repair import Repair
 from operations.schema.casting.scoring import Scores
-from operations.schema.checking.compiling import compiled, compiled_form
+from operations.schema.checking.compiling import compiled_form
 from operations.schema.checking.costs import Costs
 from operations.schema.checking.explaining import Explainer
 from operations.schema.checking.messages import show
@@ -23,14 +23,14 @@ from operations.schema.checking.unrolling import compiled_shallow
 from operations.schema.checking.values import has_few_parts, is_small, pointer, too_deep, too_shared
 from operations.schema.dialects.keywords import ANNOTATIONS
 from operations.schema.dialects.literals import same
-from operations.schema.dialects.traversal import Definition, NativeForm, native_form
+from operations.schema.dialects.traversal import Definition, definitions_of, native_form
 from operations.schema.problems import Problem, format_value_errors, problems_as_details
 
 _ROUNDS = 4
 _MAX_PROBLEMS = 100_000
 _FEW_PARTS = 500
 _MISSING = object()
-_REJECTING = ClosedForm(False, {})
+_REJECTING = definitions_of(False)
 _ITEMS_ONLY = ANNOTATIONS | {"type", "items", "$ref", "$defs"}
 Path = tuple[str | int, ...]
 Normalised = tuple[Any, Sequence[Problem]]
@@ -46,10 +46,10 @@ class Caster:
         check: Callable[[Any], bool],
         explainer: Explainer,
         limit: int | None,
-        shared: Mapping[str, Definition],
+        definitions: Mapping[str, Definition],
     ) -> None:
         self._nodes = nodes
-        self._shared = shared
+        self._definitions = definitions
         self._lock = nodes.lock
         self._check = check
         self._explainer = explainer
@@ -188,14 +188,14 @@ class Caster:
 
     @cached_attribute
     def _closer(self) -> Closer:
-        return Closer(self._nodes, self._shared)
+        return Closer(self._nodes, self._definitions)
 
     @cached_attribute
-    def _closed(self) -> ClosedForm:
+    def _closed(self) -> Mapping[str, Definition]:
         """The closed form; a form that rejects everything if the real one would cost more than the later stages."""
         try:
             closed = self._closer.form()
-            return closed if Costs(closed.document, definitions=closed.definitions).affordable else _REJECTING
+            return closed if Costs(closed).affordable else _REJECTING
         except RecursionError:
             return _REJECTING
 
@@ -207,27 +207,22 @@ class Caster:
         if node is self._nodes.root or node.source is None or self._closed is _REJECTING:
             return _never
         with self._lock:
-            native = compiled(*self._closer.form(node.source))
+            native = compiled_form(native_form(self._closer.form(node.source)))
             check = self._parts[id(node)] = native.is_valid if native is not None else _never
         return check
 
     @cached_attribute
     def _is_normal(self) -> Callable[[Any], bool]:
         """A check for values of bounded depth that are valid and already normal."""
-        closed = compiled_form(self.closed_form)
+        closed = compiled_form(native_form(self._closed))
         return closed.is_valid if closed is not None else _never
-
-    @cached_attribute
-    def closed_form(self) -> NativeForm:
-        """The closed form for the native engine."""
-        return native_form(*self._closed)
 
     @cached_attribute
     def _is_normal_any_depth(self) -> Callable[[Any], bool]:
         """A check for normal values that is safe at any depth; for a recursive schema, it may reject deep values."""
         if self._limit is None:
             return self._is_normal
-        shallow = compiled_shallow(self._closed.document)
+        shallow = compiled_shallow(self._closed)
         return shallow.is_valid if shallow is not None else self._is_normal_guarded
 
     def _is_normal_foreign(self, value: Any) -> bool:

@@ -5,22 +5,21 @@ The regular expressions of a document decide which regex engine is used. The nat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jsonschema_rs
 
 from operations.schema.checking.values import too_shared
-from operations.schema.dialects.literals import fragment
-from operations.schema.dialects.traversal import NativeForm, native_form, targets_of
+from operations.schema.dialects.traversal import NativeForm, definitions_of, native_form, unions_of
 
 if TYPE_CHECKING:
-    from operations.schema.dialects.patterns import Engine
     from operations.schema.dialects.references import Loader
     from operations.schema.dialects.traversal import Definition
 
 _ADDRESS = "urn:operations:parts"
+_MAX_LOCATED = 256
 _NATIVE = {
     4: jsonschema_rs.Draft4Validator,
     6: jsonschema_rs.Draft6Validator,
@@ -30,28 +29,14 @@ _NATIVE = {
 }
 
 
-def compiled(
-    document: Any, definitions: Mapping[str, Definition] = MappingProxyType({})
-) -> jsonschema_rs.Validator | None:
-    """Return a validator for a converted document; None if the native engine rejects it.
-
-    `definitions` are the document's definitions by pointer, if other documents share them.
-    """
-    return compiled_form(native_form(document, definitions))
+def compiled(document: Any) -> jsonschema_rs.Validator | None:
+    """Return a validator for a converted document; None if the native engine rejects it."""
+    return compiled_form(native_form(definitions_of(document)))
 
 
 def compiled_form(form: NativeForm) -> jsonschema_rs.Validator | None:
     """Return a validator for a converted document in its native form; None if the native engine rejects it."""
     return _compiled(form.schema, **_regex_options(form.patterns))
-
-
-def compiled_reference(
-    reference: Any, registry: jsonschema_rs.Registry, engine: Engine
-) -> jsonschema_rs.Validator | None:
-    """Return a validator for references to the documents of a registry; `engine` is the regex engine."""
-    from operations.schema.dialects.patterns import engine_options
-
-    return _compiled(reference, registry=registry, pattern_options=engine_options(engine))
 
 
 def _compiled(schema: Any, **options: Any) -> jsonschema_rs.Validator | None:
@@ -112,41 +97,75 @@ def _patterns_in(document: Any) -> Iterator[str]:
         pending += [item for item in node if item.__class__ is not str]
 
 
-class Parts:
-    """Native validators of parts of one converted document."""
+class Union(NamedTuple):
+    """A union of a schema: its keyword and its branches."""
 
-    def __init__(self, document: Any) -> None:
-        self._document = document
-        self._registry: jsonschema_rs.Registry | None = None
-        self._pointers: dict[int, str] = {}
-        self._engine: Engine = "linear"
+    keyword: str
+    branches: list[Any]
+
+
+class Parts:
+    """Native validators of parts of one converted document, each compiled on first use."""
+
+    def __init__(self, definitions: Mapping[str, Definition]) -> None:
+        self._definitions = definitions
+        self._compiled: dict[tuple[int, ...], jsonschema_rs.Validator | None] = {}
+        self.locate = lru_cache(_MAX_LOCATED)(self._locate)
+        """Function that returns the location in the schema of a path in the native form, and the union there."""
+
+    @cached_property
+    def form(self) -> NativeForm:
+        """The native form of the document."""
+        return native_form(self._definitions)
+
+    @cached_property
+    def _options(self) -> dict[str, Any]:
+        registry = jsonschema_rs.Registry([(_ADDRESS, self.form.schema)])
+        return {"registry": registry, **_regex_options(self.form.patterns)}
 
     def compiled(self, schemas: tuple[Any, ...]) -> jsonschema_rs.Validator | None:
         """Return a validator for all of `schemas`; None if there are none or the native engine rejects them."""
-        if not any(targets_of(schema) for schema in schemas):
-            return compiled(schemas[0] if len(schemas) == 1 else {"allOf": list(schemas)}) if schemas else None
-        if self._registry is None:
-            from operations.schema.dialects.patterns import weakest_engine
+        key = tuple(map(id, schemas))
+        if key not in self._compiled:
+            references = [{"$ref": f"{_ADDRESS}{self._pointer_to(schema)}"} for schema in schemas]
+            document = references[0] if len(references) == 1 else {"allOf": references}
+            self._compiled[key] = _compiled(document, **self._options) if references else None
+        return self._compiled[key]
 
-            self._pointers = dict(pointers(self._document, fragment))
-            form = native_form(self._document)
-            self._engine = weakest_engine(form.patterns)
-            self._registry = jsonschema_rs.Registry([(_ADDRESS, form.schema)])
-        references = [{"$ref": f"{_ADDRESS}#{self._pointers[id(schema)]}"} for schema in schemas]
-        document = references[0] if len(references) == 1 else {"allOf": references}
-        return compiled_reference(document, self._registry, self._engine)
+    def _pointer_to(self, schema: Any) -> str:
+        """Return the pointer of a schema of the document in the native form."""
+        places = ((pointer, definition.places.get(id(schema))) for pointer, definition in self._definitions.items())
+        return next(pointer + place for pointer, place in places if place is not None)
+
+    def _locate(self, path: tuple[str | int, ...]) -> tuple[list[str | int], Union | None]:
+        node: Any = self._definitions["#"].schema
+        found: list[str | int] = []
+        index = 0
+        while index < len(path):
+            keyword = _union_at(node, path[index : index + 2])
+            if keyword is None:
+                found.append(path[index])
+                node = _step(node, path[index])
+                index += 1
+                continue
+            found.append(keyword)
+            node = node[keyword]
+            if len(path) <= index + 3:
+                return found, Union(keyword, node)
+            index += 4
+        return found, None
 
 
-def pointers(document: Any, segment: Callable[[str], str]) -> Iterator[tuple[int, str]]:
-    """Yield the id() and the JSON pointer of every object in a document; `segment` encodes a part of a pointer."""
-    pending = [(document, "")]
-    while pending:
-        node, written = pending.pop()
-        if isinstance(node, dict):
-            yield id(node), written
-            members: Iterable[tuple[Any, Any]] = node.items()
-        elif isinstance(node, list):
-            members = enumerate(node)
-        else:
-            continue
-        pending += [(item, f"{written}/{segment(str(key))}") for key, item in members]
+def _union_at(node: Any, step: Sequence[str | int]) -> str | None:
+    """Return the keyword of the union that the native form of a schema has at a step of a path; None if none."""
+    if len(step) < 2 or step[0] != "allOf" or not isinstance(node, dict) or not isinstance(step[1], int):
+        return None
+    unions = unions_of(node)[step[1] - len(node.get("allOf", ())) :] if step[1] >= len(node.get("allOf", ())) else ()
+    return unions[0] if unions else None
+
+
+def _step(node: Any, part: str | int) -> Any:
+    try:
+        return node[part]
+    except (KeyError, IndexError, TypeError):
+        return None

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from operations.schema.checking.secrets import target_of
 from operations.schema.dialects.keywords import SCHEMA_LISTS, SCHEMA_MAPS
 from operations.schema.dialects.traversal import (
     APPLYING,
@@ -19,7 +17,6 @@ from operations.schema.dialects.traversal import (
     UNEVALUATED,
     Bounds,
     Definition,
-    definitions_of,
 )
 
 AFFORDABLE = 4096
@@ -34,7 +31,7 @@ _MAX_NAMES = 256
 _LISTS = ("allOf", "anyOf", "oneOf")
 _SINGLE = ("not", "if", "then", "else")
 _VERDICT_ONLY = ("anyOf", "oneOf", "not", "if")
-"""Keywords for which an outline, or the native engine, only decides validity and lists no errors."""
+"""Keywords for which the native form only decides validity and lists no errors."""
 
 _IN_PLACE = frozenset({*_LISTS, *_SINGLE, "dependentSchemas"})
 _NAMED = frozenset({"properties", "prefixItems"})
@@ -102,24 +99,20 @@ class _Pass(NamedTuple):
 class Costs:
     """The cost of one converted document and of each schema in it.
 
-    `definitions` are the document's definitions by pointer, if other documents share them. The bounds of a definition
-    are computed once and stored in the definition.
+    `definitions` are the document and its definitions by pointer. The bounds of a definition are computed once and
+    stored in the definition. With `explained`, the cost includes listing errors; without `outlined`, also those of the
+    branches of unions.
     """
 
     def __init__(
-        self,
-        document: Any,
-        *,
-        explained: bool = False,
-        outlined: bool = False,
-        definitions: Mapping[str, Definition] = MappingProxyType({}),
+        self, definitions: Mapping[str, Definition], *, explained: bool = False, outlined: bool = True
     ) -> None:
-        self._document = document
+        self._document = definitions["#"].schema
         self._explained = explained
-        self._outlined = outlined
+        self._outlined = explained and outlined
         self._known: dict[str, _Visits] = {}
         self._schemas: dict[int, int] = {}
-        self._definitions = definitions_of(document, definitions)
+        self._definitions = definitions
         for group in _components(self._definitions, measured=True):
             self._measure(group)
 
@@ -203,7 +196,7 @@ class Costs:
     def _definition(self, pointer: str, estimate: _Pass) -> _Visits:
         if pointer not in estimate.done:
             estimate.done[pointer] = None
-            estimate.done[pointer] = self._visits(target_of(pointer, self._document), estimate, top=True)
+            estimate.done[pointer] = self._visits(self._definitions[pointer].schema, estimate, top=True)
         # A definition that applies itself to the same path, which sensible schemas never do.
         return estimate.done[pointer] or _Visits(BEYOND)
 

@@ -5,13 +5,12 @@ Each schema explains each path once. A failed union is reported as such; its bra
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jsonschema_rs
 
 from operations.schema.budget import Budget, ExhaustedError
-from operations.schema.checking.compiling import pointers
 from operations.schema.checking.evaluating import Evaluation, Evaluator, located_parts
 from operations.schema.checking.messages import names, union_message
 from operations.schema.checking.secrets import Path, target_of
@@ -48,7 +47,7 @@ class Diagnosis:
 
     def __init__(self, evaluator: Evaluator) -> None:
         self._evaluator = evaluator
-        self._pointers = dict(pointers(evaluator.document, pointer_segment))
+        self._pointers = dict(_pointers(evaluator.document))
 
     def causes(self, value: Any) -> Iterator[Cause]:
         """Yield the violated rules of a plain value; if the budget is used up, the last rule reports that."""
@@ -66,6 +65,19 @@ class Diagnosis:
                 yield from explaining.causes(task, pending)
         except ExhaustedError:
             yield Cause((), "", None, words=TOO_MUCH_WORK)
+
+
+def _pointers(document: Any) -> Iterator[tuple[int, str]]:
+    """Yield the id() and the JSON pointer of every object in a document."""
+    pending = [(document, "")]
+    while pending:
+        node, written = pending.pop()
+        if isinstance(node, dict):
+            yield id(node), written
+        elif not isinstance(node, list):
+            continue
+        members: Iterable[tuple[Any, Any]] = node.items() if isinstance(node, dict) else enumerate(node)
+        pending += [(item, f"{written}/{pointer_segment(str(key))}") for key, item in members]
 
 
 class _Explaining:

@@ -20,7 +20,7 @@ from operations.schema.checking.secrets import target_of
 from operations.schema.checking.values import as_json
 from operations.schema.dialects.keywords import ASSERTIONS
 from operations.schema.dialects.patterns import matcher
-from operations.schema.dialects.traversal import UNEVALUATED
+from operations.schema.dialects.traversal import UNEVALUATED, definitions_of
 
 _COUNTS = ("minContains", "maxContains")
 _Schema = dict[str, Any]
@@ -35,10 +35,10 @@ _NONE: frozenset[str | int] = frozenset()
 class Evaluator:
     """Evaluates values by one converted document."""
 
-    def __init__(self, document: Any, costs: Costs) -> None:
+    def __init__(self, document: Any, costs: Costs, parts: Parts | None = None) -> None:
         self.document = document
         self._costs = costs
-        self._parts = Parts(document)
+        self._parts = parts or Parts(definitions_of(document))
         self._asserting: dict[int, jsonschema_rs.Validator | None] = {}
         self._cheap: dict[int, jsonschema_rs.Validator | None] = {}
 

@@ -9,9 +9,9 @@ import jsonschema_rs
 import msgspec
 
 from operations.schema.budget import Budget, ExhaustedError
+from operations.schema.checking.compiling import Parts, Union
 from operations.schema.checking.diagnosing import TOO_MUCH_WORK, Cause, Diagnosis
 from operations.schema.checking.messages import expected_type, message_of, secret_message_of, show, union_message
-from operations.schema.checking.outline import Outline, Union
 from operations.schema.checking.secrets import REDACTED, Hidden, Path, Secrets
 from operations.schema.checking.values import (
     MAX_PARTS,
@@ -43,9 +43,10 @@ Scoring = Callable[[Budget], Callable[[list[Any], Any], list[int]]]
 
 
 class Strategy(NamedTuple):
-    """How the problems of a schema are found: natively, with or without its outline, or step by step."""
+    """How the problems of a schema are found: natively, by its native form if possible, or step by step."""
 
-    outline: Outline | None = None
+    parts: Parts | None = None
+    """The parts of the schema, if the validator is that of its native form."""
     diagnosis: Diagnosis | None = None
     refused: bool = False
     """Whether every value is rejected, because every way to check it would be too costly."""
@@ -159,11 +160,9 @@ class Explainer:
             causes = strategy.diagnosis.causes(value)
         elif most == 1:
             causes = self._first(value, strategy)
-        elif strategy.outline is not None:
-            unions = _Unions(strategy.outline, scoring, value)
-            causes = (cause for error in strategy.outline.errors(value) for cause in unions.explain(error, ()))
         elif (validator := self._validator) is not None:
-            causes = (cause for error in validator.iter_errors(value) for cause in _explained(error))
+            explain = _explained if strategy.parts is None else _Unions(strategy.parts, scoring, value).explain
+            causes = (cause for error in validator.iter_errors(value) for cause in explain(error))
         return [cause for cause, _ in zip(causes, range(most), strict=False)]
 
     def _first(self, value: Any, strategy: Strategy) -> Iterator[Cause]:
@@ -171,14 +170,13 @@ class Explainer:
 
         The engine would explain every branch of a union, and copy an object whose properties are not allowed.
         """
-        outline = strategy.outline
-        validator = self._validator if outline is None else outline.validator()
-        if validator is None or (outline is None and strategy.has_unions) or has_large_object(value, MAX_PARTS):
+        validator, parts = self._validator, strategy.parts
+        if validator is None or (parts is None and strategy.has_unions) or has_large_object(value, MAX_PARTS):
             return
         try:
             validator.validate(value)
         except _Error as error:
-            path, union = (error.schema_path, None) if outline is None else outline.locate(error.schema_path)
+            path, union = (error.schema_path, None) if parts is None else parts.locate(tuple(error.schema_path))
             words = None if union is None else union_message(len(union.branches), [])
             yield Cause(tuple(error.instance_path), pointer(path), None if union else error.kind, words=words)
 
@@ -225,26 +223,26 @@ def _without_large(problem: Problem) -> Problem:
 class _Unions:
     """Explains failed unions of one value by the branch that casting would choose, within the budget."""
 
-    def __init__(self, outline: Outline, scoring: Scoring, root: Any) -> None:
-        self._outline = outline
+    def __init__(self, parts: Parts, scoring: Scoring, root: Any) -> None:
+        self._parts = parts
         self._root = root
         self._budget = Budget(root)
         self._scores = scoring(self._budget)
-        self._trail: list[tuple[Path, str]] = []
+        self._trail: list[tuple[Path, int]] = []
 
-    def explain(self, error: _Error, base: Path) -> Iterator[Cause]:
+    def explain(self, error: _Error, base: Path = ()) -> Iterator[Cause]:
         """Yield the causes of one native error below `base`."""
         path = (*base, *error.instance_path)
-        schema_path, union = self._outline.locate(error.schema_path)
+        schema_path, union = self._parts.locate(tuple(error.schema_path))
         if union is None:
-            yield from (cause._replace(path=(*base, *cause.path)) for cause in _explained(error, self._outline))
+            yield from (cause._replace(path=(*base, *cause.path)) for cause in _explained(error, self._parts))
             return
         whole, best = self._summary(union, path)
         if whole is not None:
             yield Cause(path, pointer(schema_path), None, words=whole)
             return
         note = f" (in the closest of {len(union.branches)} forms)"
-        self._trail.append((path, union.pointer))
+        self._trail.append((path, id(union.branches)))
         for inner in best:
             for cause in self.explain(inner, path):
                 yield cause if cause.note else cause._replace(note=note)
@@ -253,7 +251,7 @@ class _Unions:
     def _summary(self, union: Union, path: Path) -> tuple[str | None, list[_Error]]:
         """Explain a union with `_context`; if that is too much work, return only that no branch matches."""
         try:
-            if len(self._trail) <= _MAX_NESTED and (path, union.pointer) not in self._trail:
+            if len(self._trail) <= _MAX_NESTED and (path, id(union.branches)) not in self._trail:
                 return self._context(union, path)
         except (ExhaustedError, RecursionError):
             pass
@@ -262,29 +260,28 @@ class _Unions:
     def _context(self, union: Union, path: Path) -> tuple[str | None, list[_Error]]:
         """Return the message for a union as a whole, or the errors of its best branch."""
         value = _at(self._root, path)
-        if union.keyword == "oneOf" and self._matches_one(union, value):
+        if union.keyword == "oneOf" and any(self._is_valid(branch, value) for branch in union.branches):
             return " matches more than one form: exactly one is allowed", []
         scores = self._scores(union.branches, value)
         if max(scores) > 0:
-            best = self._errors(union, scores.index(max(scores)), value)
+            best = self._errors(union.branches[scores.index(max(scores))], value)
             if best and not _same_place_type(best, 0):
                 return None, best
-        context = [self._errors(union, index, value) for index in range(len(union.branches))]
+        context = [self._errors(branch, value) for branch in union.branches]
         best = max(filter(None, context), key=lambda branch: _closeness(branch, 0), default=[])
         if best and not _same_place_type(best, 0):
             return None, best
         return union_message(len(context), [expected_type(errors) for errors in context]), []
 
-    def _matches_one(self, union: Union, value: Any) -> bool:
-        return any(not self._first(union, index, value) for index in range(len(union.branches)))
-
-    def _first(self, union: Union, index: int, value: Any) -> list[_Error]:
+    def _is_valid(self, branch: Any, value: Any) -> bool:
         self._budget.spend()
-        return [error for error, _ in zip(self._outline.errors(value, f"{union.pointer}/{index}"), (0,), strict=False)]
+        validator = None if isinstance(branch, bool) else self._parts.compiled((branch,))
+        return branch is not False if validator is None else validator.is_valid(value)
 
-    def _errors(self, union: Union, index: int, value: Any) -> list[_Error]:
+    def _errors(self, branch: Any, value: Any) -> list[_Error]:
         errors = []
-        for error in self._outline.errors(value, f"{union.pointer}/{index}"):
+        validator = None if isinstance(branch, bool) else self._parts.compiled((branch,))
+        for error in () if validator is None else validator.iter_errors(value):
             self._budget.spend()
             errors.append(error)
         return errors
@@ -334,10 +331,10 @@ def _at(value: Any, path: Sequence[str | int]) -> Any:
     return value
 
 
-def _explained(error: _Error, outline: Outline | None = None) -> Iterator[Cause]:
+def _explained(error: _Error, parts: Parts | None = None) -> Iterator[Cause]:
     """Yield the causes of one native error; for a union, the causes in the closest branch."""
     kind = error.kind
-    schema_path = error.schema_path if outline is None else outline.locate(error.schema_path)[0]
+    schema_path = error.schema_path if parts is None else parts.locate(tuple(error.schema_path))[0]
     whole = Cause(tuple(error.instance_path), pointer(schema_path), kind)
     if not isinstance(kind, _Kind.AnyOf | _Kind.OneOfNotValid):
         yield whole
@@ -350,7 +347,7 @@ def _explained(error: _Error, outline: Outline | None = None) -> Iterator[Cause]
         return
     note = f" (in the closest of {len(kind.context)} forms)" if len(kind.context) > 1 else ""
     for inner in best:
-        for cause in _explained(inner, outline):
+        for cause in _explained(inner, parts):
             yield cause if cause.note else cause._replace(note=note)
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any
 
 from operations.schema.budget import Budget, ExhaustedError
 from operations.schema.dialects.patterns import matcher
-from operations.schema.dialects.traversal import Definition, definitions_of, is_marked
+from operations.schema.dialects.traversal import Definition, is_marked
 
 REDACTED = "[redacted]"
 Path = tuple[str | int, ...]
@@ -78,18 +77,15 @@ class _PathSchemas:
 class Secrets:
     """Finds the paths of a value that the schema of one converted document marks as secret."""
 
-    def __init__(
-        self, document: dict[str, Any] | bool, shared: Mapping[str, Definition] = MappingProxyType({})
-    ) -> None:
-        self._document = document
-        self._shared = shared
+    def __init__(self, definitions: Mapping[str, Definition]) -> None:
+        self._definitions = definitions
+        self._document = definitions["#"].schema
         self._by_schemas: dict[tuple[int, ...], _PathSchemas] = {}
 
     @cached_property
     def _secret_schemas(self) -> set[int]:
         """The id() of the schemas that are marked as secret, or contain or refer to such a schema."""
-        definitions = definitions_of(self._document, self._shared)
-        marked = any(definition.marks_secrets for definition in definitions.values())
+        marked = any(definition.marks_secrets for definition in self._definitions.values())
         return Holders(self._document).reaching(is_marked) if marked else set()
 
     def secret_paths(self, value: Any) -> Hidden:

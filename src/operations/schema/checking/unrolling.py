@@ -6,43 +6,43 @@ the depth and uses the recursive form.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jsonschema_rs
 
-from operations.schema.checking.compiling import compiled
+from operations.schema.checking.compiling import compiled_form
 from operations.schema.checking.costs import Costs
+from operations.schema.dialects.traversal import Definition, definitions_of, native_form, schemas_in, targets_of
 
 _LEVELS = 24
 _MAX_SCHEMAS = 150
 _NEGATING = ("not", "if", "oneOf", "contains", "propertyNames")
 
 
-def unrolled(document: Any) -> dict[str, Any] | None:
-    """Return `document` with its cycles unrolled; None if the result would be large or accept other values."""
-    if not isinstance(document, dict):
-        return None
-    definitions = {"#": document, **{f"#/$defs/{n}": schema for n, schema in document.get("$defs", {}).items()}}
-    edges = {pointer: set(_references(schema)) for pointer, schema in definitions.items()}
+def unrolled(definitions: Mapping[str, Definition]) -> dict[str, Any] | None:
+    """Return a document with its cycles unrolled; None if the result would be large or accept other values."""
+    edges = {pointer: definition.targets for pointer, definition in definitions.items()}
     cyclic = {pointer for pointer in definitions if pointer in _reachable(edges[pointer], edges)}
-    size = sum(1 for pointer in cyclic for _ in _schemas(definitions[pointer]))
-    if size > _MAX_SCHEMAS or any(_negates(schema) for schema in definitions.values()):
+    size = sum(1 for pointer in cyclic for _ in schemas_in(definitions[pointer].schema, ()))
+    if not cyclic or size > _MAX_SCHEMAS or any(_negates(definition.schema) for definition in definitions.values()):
         return None
     return _Unroller(definitions, cyclic).document()
 
 
-def compiled_shallow(document: Any) -> jsonschema_rs.Validator | None:
-    """Return a native validator of the first levels of `document`; None if unrolling is impossible or too costly."""
-    shallow = unrolled(document)
-    return compiled(shallow) if shallow is not None and Costs(shallow).affordable else None
+def compiled_shallow(definitions: Mapping[str, Definition]) -> jsonschema_rs.Validator | None:
+    """Return a native validator of the first levels of a document; None if unrolling is impossible or too costly."""
+    shallow = unrolled(definitions)
+    if shallow is None or not Costs(made := definitions_of(shallow)).affordable:
+        return None
+    return compiled_form(native_form(made))
 
 
 class _Unroller:
     """Writes a copy of each cyclic definition for each level."""
 
-    def __init__(self, definitions: dict[str, Any], cyclic: set[str]) -> None:
-        self._definitions = definitions
+    def __init__(self, definitions: Mapping[str, Definition], cyclic: set[str]) -> None:
+        self._definitions = {pointer: definition.schema for pointer, definition in definitions.items()}
         self._cyclic = cyclic
 
     def document(self) -> dict[str, Any]:
@@ -75,33 +75,14 @@ def _name(pointer: str, level: int) -> str:
     return f"{level}.{pointer[8:]}"
 
 
-def _schemas(schema: Any) -> Iterator[dict[str, Any]]:
-    """Yield every object in a definition, except its own definitions."""
-    pending = [schema]
-    while pending:
-        node = pending.pop()
-        if isinstance(node, dict):
-            yield node
-            pending += [value for key, value in node.items() if key not in ("$defs", "enum", "const", "default")]
-        elif isinstance(node, list):
-            pending += node
-
-
-def _references(schema: Any) -> Iterator[str]:
-    return (node["$ref"] for node in _schemas(schema) if isinstance(node.get("$ref"), str))
-
-
 def _negates(schema: Any) -> bool:
     """Whether a reference is below a keyword such as `not`, under which a stricter schema accepts more values."""
-    return any(
-        next(_references(node[keyword]), None) is not None
-        for node in _schemas(schema)
-        for keyword in _NEGATING
-        if keyword in node
-    )
+    nodes = schemas_in(schema, ()) if isinstance(schema, dict) else ()
+    negated = (node[keyword] for node in nodes for keyword in _NEGATING if keyword in node)
+    return any(targets_of({"allOf": part} if isinstance(part, list) else part) for part in negated)
 
 
-def _reachable(start: set[str], edges: dict[str, set[str]]) -> set[str]:
+def _reachable(start: Iterable[str], edges: Mapping[str, Iterable[str]]) -> set[str]:
     seen: set[str] = set()
     pending = list(start)
     while pending:

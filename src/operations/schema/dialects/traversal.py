@@ -8,17 +8,20 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from operations.schema.dialects.keywords import ASSERTING, ASSERTIONS, SCHEMA, SCHEMA_LISTS, SCHEMA_MAPS
+from operations.schema.dialects.literals import fragment
 
 _MAX_STEPS = 50
+_MAX_UNION_DEPTH = 20
+"""Depth up to which unions are written as schemas of their own: the native engine reads at most 255 levels of JSON."""
 _POINTER = "#/$defs/"
 BEYOND: Final = 1 << 40
 """A number of visits above every limit."""
 UNEVALUATED: Final = ("unevaluatedProperties", "unevaluatedItems")
 APPLYING: Final = (SCHEMA - {"contentSchema"}) | SCHEMA_LISTS | SCHEMA_MAPS | {"$ref"}
 """Keywords with sub-schemas or references that apply to a value."""
+UNIONS: Final = frozenset({"anyOf", "oneOf"})
 _LEAVES: Final = ASSERTIONS.keys() | {"$ref"}
 _SINGLE: Final = SCHEMA - {"contentSchema"}
-_MAPS: Final = SCHEMA_MAPS | {"$defs"}
 
 
 def schemas_in(document: dict[str, Any], definitions: Collection[str] | None = None) -> Iterator[dict[str, Any]]:
@@ -85,7 +88,11 @@ def targets_of(schema: Any) -> frozenset[str]:
 
 
 class NativeForm(NamedTuple):
-    """The part of a converted schema for the native engine: its assertions, without descriptions and examples."""
+    """The part of a converted schema for the native engine: its assertions, without descriptions and examples.
+
+    A failed union reports only that it failed; otherwise the engine would list the errors of all its branches. To this
+    end, a union is the `if` of a schema in `allOf` whose `else` is false.
+    """
 
     schema: Any
     patterns: tuple[str, ...]
@@ -94,28 +101,25 @@ class NativeForm(NamedTuple):
     """Whether items are compared with each other."""
 
 
-def native_form(document: Any, definitions: Mapping[str, Definition] = MappingProxyType({})) -> NativeForm:
-    """Return the assertions of a converted document, at the same pointers.
+def native_form(definitions: Mapping[str, Definition]) -> NativeForm:
+    """Return the assertions of a converted document, given as its definitions by pointer.
 
     Annotations are removed because the native engine would need as much time to read them as to read the assertions.
-    `definitions` are the document's definitions by pointer, if other documents share them.
     """
-    if not definitions or not isinstance(document, dict):
-        return _native_form(document)
-    root = _native_form({key: value for key, value in document.items() if key != "$defs"})
-    forms = {pointer[len(_POINTER) :]: definition.native for pointer, definition in definitions.items()}
-    patterns = [*root.patterns, *(pattern for form in forms.values() for pattern in form.patterns)]
-    schema = {**root.schema, "$defs": {name: form.schema for name, form in forms.items()}}
-    compares = root.compares_items or any(form.compares_items for form in forms.values())
-    return NativeForm(schema, tuple(patterns), compares)
+    forms = {pointer: definition.native for pointer, definition in definitions.items()}
+    schema = forms["#"].schema
+    if len(forms) > 1:
+        schema = {**schema, "$defs": {pointer[8:]: form.schema for pointer, form in forms.items() if pointer != "#"}}
+    patterns = tuple(pattern for form in forms.values() for pattern in form.patterns)
+    return NativeForm(schema, patterns, any(form.compares_items for form in forms.values()))
 
 
 def _native_form(document: Any) -> NativeForm:
-    """Return the assertions of a document, found in one walk."""
+    """Return the assertions of one definition, found in one walk."""
     patterns: list[str] = []
     compares: list[bool] = []
 
-    def asserting(schema: Any) -> Any:
+    def asserting(schema: Any, depth: int) -> Any:
         if schema.__class__ is not dict:
             return schema
         out: dict[str, Any] = {}
@@ -123,11 +127,14 @@ def _native_form(document: Any) -> NativeForm:
             if keyword in _LEAVES:
                 out[keyword] = value
             elif keyword in _SINGLE:
-                out[keyword] = asserting(value)
+                out[keyword] = asserting(value, depth + 1)
             elif keyword in SCHEMA_LISTS:
-                out[keyword] = [asserting(item) for item in value]
-            elif keyword in _MAPS:
-                out[keyword] = {name: asserting(item) for name, item in value.items()}
+                out[keyword] = [asserting(item, depth + 1) for item in value]
+            elif keyword in SCHEMA_MAPS:
+                out[keyword] = {name: asserting(item, depth + 1) for name, item in value.items()}
+        if depth <= _MAX_UNION_DEPTH and (unions := unions_of(out)):
+            apart = [{"if": {keyword: out.pop(keyword)}, "else": False} for keyword in unions]
+            out["allOf"] = [*out.get("allOf", ()), *apart]
         if "pattern" in out:
             patterns.append(out["pattern"])
             if "(" in out["pattern"]:
@@ -138,8 +145,29 @@ def _native_form(document: Any) -> NativeForm:
         compares.append(out.get("uniqueItems", False))
         return out
 
-    schema = asserting(document)
+    schema = asserting(document, 0)
     return NativeForm(schema, tuple(patterns), any(compares))
+
+
+def _native_children(schema: Mapping[str, Any], depth: int) -> Iterator[tuple[Any, str]]:
+    """Yield the direct sub-schemas of a schema, and their pointers in its native form."""
+    conjuncts = len(schema.get("allOf", ()))
+    for keyword, value in schema.items():
+        if keyword in _SINGLE:
+            yield value, keyword
+        elif keyword in SCHEMA_LISTS:
+            place = keyword
+            if depth <= _MAX_UNION_DEPTH and keyword in UNIONS and len(value) > 1:
+                place = f"allOf/{conjuncts}/if/{keyword}"
+                conjuncts += 1
+            yield from ((item, f"{place}/{index}") for index, item in enumerate(value))
+        elif keyword in SCHEMA_MAPS:
+            yield from ((item, f"{keyword}/{fragment(name)}") for name, item in value.items())
+
+
+def unions_of(schema: Mapping[str, Any]) -> list[str]:
+    """Return the keywords of the unions in a schema, in the order of its native form."""
+    return [keyword for keyword, branches in schema.items() if keyword in UNIONS and len(branches) > 1]
 
 
 class Definition:
@@ -165,7 +193,20 @@ class Definition:
     @cached_property
     def native(self) -> NativeForm:
         """The assertions of the definition, for the native engine."""
-        return native_form(self.schema)
+        return _native_form(self.schema)
+
+    @cached_property
+    def places(self) -> dict[int, str]:
+        """The JSON pointers of the definition's schemas in its native form, by the id() of the schema."""
+        places: dict[int, str] = {}
+        pending = [(self.schema, "", 0)]
+        while pending:
+            schema, place, depth = pending.pop()
+            if isinstance(schema, dict):
+                places[id(schema)] = place
+                below = _native_children(schema, depth)
+                pending += [(child, f"{place}/{step}", depth + 1) for child, step in below]
+        return places
 
     @cached_property
     def marks_secrets(self) -> bool:
