@@ -125,6 +125,19 @@ def test_a_definition_without_defaults_has_the_same_closed_form_whether_defaults
     assert {pointer[8:] for pointer in forms} - {""} == {"closed:branch", "closed-kept:branch", "closed:leaf"}
 
 
+def test_schemas_with_the_same_document_share_what_they_compile() -> None:
+    definitions = shared()
+    first, second = (deferred_schema(lambda: source("Team"), definitions) for _ in range(2))
+    other = deferred_schema(lambda: source("Box"), definitions)
+    for schema in (first, second):
+        assert schema.normalise([{"lead": {"id": "1"}}])[0] == [{"lead": {"id": 1}}]
+    assert not other.check([{"lead": {}}])
+    assert second.document == first.document
+    assert second._validator is first._validator
+    assert second._caster is first._caster
+    assert other._validator is not first._validator
+
+
 def test_a_component_is_converted_once() -> None:
     definitions = shared()
     team, user = definitions.convert(source("Team")), definitions.convert(source("User", "Team"))

@@ -209,6 +209,30 @@ def test_items_are_reported_at_their_paths() -> None:
     assert schema.errors(values)[-1] == problems[0]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["cast", "total", "strict"])
+@thorough
+@given(document=DOCUMENTS, values=st.lists(VALUES, min_size=1, max_size=3))
+def test_first_values_are_cast_as_later_ones_are(policy: Any, document: Any, values: list[Any]) -> None:
+    """The first values are repaired step by step, later ones with closed forms and generated code."""
+    first, later = from_schema(document), from_schema(document)
+    later.normalise([None] * 1000)  # more parts than the first values may have
+    later.normalise(None)
+    for value in values:
+        (result, problems), (expected, expected_problems) = (each.normalise(value, policy) for each in (first, later))
+        assert same(result, expected)
+        assert list(problems) == list(expected_problems)
+        assert (result is value) == (expected is value)
+
+
+def test_a_closed_form_is_written_after_the_first_values() -> None:
+    schema = from_schema({"anyOf": [ROW, STRING]})
+    assert [schema.cast({"a": "1", "z": 2}) for _ in range(3)] == [{"a": 1}] * 3
+    assert not schema._caster._writes_closed
+    assert [schema.cast({"a": "1", "z": 2}) for _ in range(10)] == [{"a": 1}] * 10
+    assert schema._caster._writes_closed
+
+
 @pytest.mark.parametrize("count", [1, 400])
 def test_the_first_value_is_cast_as_later_ones_are(count: int) -> None:
     schema = from_schema({"type": "object", "properties": {"rows": {"type": "array", "items": ROW}}})

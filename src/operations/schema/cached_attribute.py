@@ -1,4 +1,4 @@
-"""cached_attribute: an attribute that is computed once, under a lock. LazyLock: the lock, created on first use."""
+"""Attributes that are computed once, under a lock, and LazyLock: the lock, created on first use."""
 
 from __future__ import annotations
 
@@ -28,11 +28,24 @@ class cached_attribute(Generic[T]):  # noqa: N801  (used like `property`)
     def __get__(self, instance: Any, owner: type) -> Any:
         if instance is None:
             return self
+        return self._get(instance)
+
+    def _get(self, instance: Any) -> Any:
         made = instance.__dict__
         with instance._lock:
             if self._name not in made:
                 made[self._name] = self._make(instance)
             return made[self._name]
+
+
+class shared_attribute(cached_attribute[T]):  # noqa: N801  (used like `property`)
+    """A `cached_attribute` that is computed once for an instance and all others that have it as their `_twin`."""
+
+    def _get(self, instance: Any) -> Any:
+        twin = instance._twin
+        if twin is instance:
+            return super()._get(instance)
+        return instance.__dict__.setdefault(self._name, getattr(twin, self._name))
 
 
 class LazyLock:

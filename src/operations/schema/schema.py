@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import jsonschema_rs
 
 from operations.schema.budget import Budget
-from operations.schema.cached_attribute import LazyLock, cached_attribute
+from operations.schema.cached_attribute import LazyLock, cached_attribute, shared_attribute
 from operations.schema.checking.values import MAX_DEPTH, too_deep, too_shared
 from operations.schema.dialects.keywords import ANNOTATIONS, ASSERTING
 from operations.schema.dialects.literals import escaped
@@ -71,6 +71,11 @@ class Schema:
         document = self.document
         return document if isinstance(document, bool) else not document.keys() & ASSERTING
 
+    @property
+    def _twin(self) -> Schema:
+        """The schema that has compiled the same document; itself if there is none."""
+        return self
+
     def check(self, value: Any) -> bool:
         """Whether `value` is valid."""
         return self._check(value)
@@ -130,9 +135,7 @@ class Schema:
     @cached_attribute
     def _key(self) -> str:
         """The document as text in a stable order, for comparing schemas."""
-        import msgspec
-
-        return msgspec.json.encode(self.document, order="deterministic").decode()
+        return _text(self.document)
 
     @cached_attribute
     def _conversion(self) -> Conversion:
@@ -149,20 +152,20 @@ class Schema:
 
         return convert(self._source, self._dialect, self._loader)
 
-    @cached_attribute
+    @shared_attribute
     def _definitions_used(self) -> Mapping[str, Definition]:
         """The document and its definitions, by pointer."""
         from operations.schema.dialects.traversal import definitions_of
 
         return definitions_of(self._conversion.document, self._conversion.shared)
 
-    @cached_attribute
+    @shared_attribute
     def _parts(self) -> Parts:
         from operations.schema.checking.compiling import Parts
 
         return Parts(self._definitions_used)
 
-    @cached_attribute
+    @shared_attribute
     def _validator(self) -> jsonschema_rs.Validator | None:
         from operations.schema.checking.compiling import compiled_form, compiled_original
 
@@ -180,7 +183,7 @@ class Schema:
             self.__dict__.update(document=True, is_unknown=True)
         return native
 
-    @cached_attribute
+    @shared_attribute
     def _costs(self) -> Costs:
         from operations.schema.checking.costs import Costs
 
@@ -191,7 +194,7 @@ class Schema:
         """Whether the native engine may be called for any value."""
         return self._conversion.plain or self._costs.affordable
 
-    @cached_attribute
+    @shared_attribute
     def _evaluator(self) -> Evaluator:
         from operations.schema.checking.evaluating import Evaluator
 
@@ -202,7 +205,7 @@ class Schema:
         """Maximum depth of values if the schema may be recursive; otherwise None."""
         return MAX_DEPTH if self._conversion.recursive or not self._conversion.exact else None
 
-    @cached_attribute
+    @shared_attribute
     def _explainer(self) -> Explainer:
         from operations.schema.checking.explaining import Explainer
         from operations.schema.checking.secrets import Secrets
@@ -210,18 +213,19 @@ class Schema:
         secrets = Secrets(self._definitions_used)
         return Explainer(secrets, lambda: self._validator, self._limit, self._scoring, lambda: self._strategy)
 
-    @cached_attribute
+    @shared_attribute
     def _strategy(self) -> Strategy:
         """How problems are found, decided at the first invalid value."""
         from operations.schema.checking.costs import Costs
         from operations.schema.checking.diagnosing import Diagnosis
         from operations.schema.checking.explaining import Strategy
-        from operations.schema.dialects.traversal import UNIONS
+        from operations.schema.dialects.traversal import schemas_in, unions_of
 
         exact, affordable = self._conversion.exact, self._affordable
         if affordable and Costs(self._definitions_used, explained=True, outlined=exact).explainable:
-            has_unions = any(not UNIONS.isdisjoint(each.keywords) for each in self._definitions_used.values())
-            return Strategy(self._parts if exact else None, has_unions=has_unions)
+            if exact or not isinstance(self.document, dict):
+                return Strategy(self._parts)
+            return Strategy(has_unions=any(map(unions_of, schemas_in(self.document))))
         return Strategy(diagnosis=Diagnosis(self._evaluator), refused=not (exact or affordable))
 
     def _scoring(self, budget: Budget) -> Callable[[list[Any], Any], list[int]]:
@@ -229,13 +233,13 @@ class Schema:
 
         return Scores(self._nodes, budget).of_branches
 
-    @cached_attribute
+    @shared_attribute
     def _nodes(self) -> Nodes:
         from operations.schema.casting.nodes import Nodes
 
         return Nodes(self.document, self._lock, self._parts)
 
-    @cached_attribute
+    @shared_attribute
     def _caster(self) -> Caster:
         from operations.schema.casting.policies import Caster
 
@@ -251,10 +255,17 @@ class Schema:
             casts = self._uncasts
         elif not self.is_unknown and (plain := self._plain_casts()) is not None:
             casts = plain
-        elif not self.is_unknown and (self._caster.knows_normal or self._validator is not None):
-            casts = self._caster.entry_points()
-            if self._compares_items:
-                casts = _unless_shared(casts[0], self._uncasts[0]), _unless_shared(casts[1], self._uncasts[1])
+        elif not self.is_unknown and self._validator is not None:
+            casts = self._caster.first_entry_points(lambda: self._usual_casts)
+        self.__dict__.update(normalise=casts[0], cast=casts[1])
+        return casts
+
+    @cached_attribute
+    def _usual_casts(self) -> tuple[Callable[..., tuple[Any, Sequence[Problem]]], Callable[..., Any]]:
+        """The functions of `_casts` from the second value on."""
+        casts: tuple[Any, Any] = self._caster.entry_points()
+        if self._compares_items:
+            casts = _unless_shared(casts[0], self._uncasts[0]), _unless_shared(casts[1], self._uncasts[1])
         self.__dict__.update(normalise=casts[0], cast=casts[1])
         return casts
 
@@ -277,7 +288,7 @@ class Schema:
                     return value if which else (value, ())
             except ValueError:
                 pass
-            casts = self._caster.entry_points()
+            casts = self._caster.first_entry_points(lambda: self._usual_casts)
             self.__dict__.update(normalise=casts[0], cast=casts[1])
             return casts[which](value, policy)
 
@@ -310,7 +321,7 @@ class Schema:
             return check
         return _bounded(check, self._shallow() if self._affordable else None)
 
-    @cached_attribute
+    @shared_attribute
     def _native_check(self) -> Callable[[Any], bool]:
         """The check for values whose depth is known to be bounded."""
         if not self._affordable:
@@ -374,6 +385,12 @@ def _unchanged(value: Any, policy: Policy = "cast") -> tuple[Any, Sequence[Probl
     return value, ()
 
 
+def _text(document: Any) -> str:
+    import msgspec
+
+    return msgspec.json.encode(document, order="deterministic").decode()
+
+
 UNKNOWN = Schema(True)
 """Schema that accepts every value: the output schema of operations that declare none."""
 
@@ -428,6 +445,18 @@ class _DeferredSchema(Schema):
 
     def _convert(self) -> Conversion:
         return super()._convert() if self._definitions is None else self._definitions.convert(self._source)
+
+    @cached_attribute
+    def _twin(self) -> Schema:
+        conversion, document = self._conversion, self._conversion.document
+        if self._definitions is None or not conversion.exact or not isinstance(document, dict):
+            return self
+        if "$defs" in document and not conversion.shared:
+            return self
+        # The names of shared definitions are unique in a source, so the definitions need no comparison.
+        text = _text({key: value for key, value in document.items() if key != "$defs"})
+        twin: Schema = self._definitions.twins.setdefault(text, self)
+        return twin
 
     def __reduce__(self) -> Any:
         return Schema, (self.document,)

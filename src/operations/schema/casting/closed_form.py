@@ -13,14 +13,12 @@ from typing import Any
 from operations.schema.casting.nodes import MISSING, Node, Nodes, discriminator
 from operations.schema.casting.repair import default_for, defaultable
 from operations.schema.dialects.keywords import ANNOTATIONS
-from operations.schema.dialects.traversal import APPLYING, Definition, schemas_below
+from operations.schema.dialects.traversal import APPLYING, Definition, Reach
 
 _IN_PLACE = ("$ref", "allOf", "anyOf", "oneOf", "if", "dependentSchemas")
 _CHILD = ("additionalProperties", "unevaluatedProperties", "items", "unevaluatedItems")
 _UNTOUCHED = ("not", "if", "contains", "propertyNames")
 _NAMING = frozenset({"properties", "patternProperties", "prefixItems"})
-_DEFAULT = frozenset({"default"})
-_MATTERING = _NAMING | _DEFAULT
 _NAMED = frozenset({"properties", "$ref", "allOf", "anyOf", "oneOf", "default"})
 """A schema that names a property with a default has at least one of these keywords."""
 _UNCLOSABLE = {"not": {"type": "object"}}
@@ -41,8 +39,10 @@ class Closer:
         self._nodes = nodes
         self._sources = definitions
         self._targets: set[str] = set()
-        self._mattering = _Reach(self._sources, _MATTERING, _matters)
-        self._defaulting = _Reach(self._sources, _DEFAULT, _defaults)
+        self._mattering = Reach(
+            definitions, "names properties", _matters, lambda each: any(map(_matters, each.schemas))
+        )
+        self._defaulting = Reach(definitions, "has defaults", _defaults, lambda each: any(map(_defaults, each.schemas)))
 
     def form(self, schema: dict[str, Any] | bool | None = None) -> dict[str, Definition]:
         """Return the closed form of the document or of one schema in it, and those of its definitions, by pointer."""
@@ -216,56 +216,6 @@ class Closer:
 
     def _has_default(self, schema: Any) -> bool:
         return self._defaulting.reaches(schema)
-
-
-class _Reach:
-    """The schemas of a document for which a predicate holds, or that contain or refer to such a schema.
-
-    The predicate holds only for schemas with one of `keywords`. Schemas are walked on demand.
-    """
-
-    def __init__(
-        self, definitions: Mapping[str, Definition], keywords: frozenset[str], predicate: Callable[[Any], bool]
-    ) -> None:
-        self._definitions = definitions
-        self._keywords = keywords
-        self._predicate = predicate
-        self._known: dict[int, bool] = {}
-        fresh = [pointer for pointer, definition in definitions.items() if keywords not in definition.reaches]
-        users: dict[str, list[str]] = {}
-        found = []
-        for pointer in fresh:
-            definition = definitions[pointer]
-            for target in definition.targets:
-                users.setdefault(target, []).append(pointer)
-            if not definition.keywords.isdisjoint(keywords) or any(map(self.reached_from, definition.targets)):
-                found.append(pointer)
-        reached: set[str] = set()
-        while found:
-            pointer = found.pop()
-            if pointer not in reached:
-                reached.add(pointer)
-                found += users.get(pointer, ())
-        for pointer in fresh:
-            definitions[pointer].reaches[keywords] = pointer in reached
-
-    def reached_from(self, pointer: str) -> bool:
-        """Whether a definition may reach a schema for which the predicate holds."""
-        definition = self._definitions.get(pointer)
-        return definition is not None and definition.reaches.get(self._keywords, False)
-
-    def reaches(self, schema: Any) -> bool:
-        """Whether the predicate holds for a schema of the document, or for one that it contains or refers to."""
-        if not isinstance(schema, dict) or APPLYING.isdisjoint(schema):
-            return isinstance(schema, dict) and self._predicate(schema)
-        known = self._known.get(id(schema))
-        if known is None:
-            known = self._known[id(schema)] = (
-                self._predicate(schema)
-                or ("$ref" in schema and self.reached_from(schema["$ref"]))
-                or any(self.reaches(child) for child in schemas_below(schema, definitions=False))
-            )
-        return known
 
 
 def _defaults(schema: dict[str, Any]) -> bool:

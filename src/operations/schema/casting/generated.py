@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from operator import is_not
-from typing import Any, TypeGuard
+from typing import Any
 
 from operations.schema.casting.nodes import MISSING, Node, Nodes, discriminator
 from operations.schema.casting.repair import Repair, default_for, defaultable
@@ -17,7 +17,6 @@ from operations.schema.dialects.literals import copied
 _MAX_LINES = 5_000
 """Maximum number of generated lines: compiling more takes longer than repairing thousands of values."""
 _MAX_LEARNED = 32
-_MAX_REBUILT = 4
 _CONTAINERS = (
     "properties",
     "patternProperties",
@@ -33,8 +32,7 @@ def generate(nodes: Nodes) -> tuple[Normaliser, Normaliser] | None:
     """Return two functions that normalise values of the root; None if generating code is not worthwhile.
 
     The first removes only properties whose names were in excess in earlier values. That is fast and nearly always
-    sufficient; it may raise KeyError for invalid values. The second inspects every property and records excess names
-    for the first.
+    sufficient. The second inspects every property and records excess names for the first.
     """
     learned: dict[int, list[str]] = {}
     quick = _Writer(nodes, learned, quick=True).compiled()
@@ -115,8 +113,6 @@ class _Writer:
 
     def _object(self, node: Node) -> Iterator[str]:
         yield "if v.__class__ is dict:"
-        if self._quick and _is_small(node):
-            yield from self._rebuilt(node)
         yield "    out = None"
         yield from self._strip(node)
         for name in node.properties:
@@ -124,22 +120,6 @@ class _Writer:
                 yield from self._member(name, node.member(name))
         yield from self._defaults(node)
         yield "    return v if out is None else out"
-
-    def _rebuilt(self, node: Node) -> Iterator[str]:
-        """Yield code that rebuilds a small object without excess properties; all declared properties are required."""
-        members = []
-        for name in node.properties:
-            child = node.member(name)
-            function, items = self._function(child), self._items_function(child)
-            member = f"v[{name!r}]"
-            if items is not None:
-                member = f"[{items}(i) for i in x] if (x := {member}) and x.__class__ is list else x"
-            elif self._quick and _is_plain(child):
-                member = f"{_plain('x', child)} if {_has_excess(f'(x := {member})', 'x', child)} else x"
-            elif function is not None:
-                member = f"{function}({member})"
-            members.append(f"{name!r}: {member}")
-        yield f"    if len(v) > {len(members)}: return {{{', '.join(members)}}}"
 
     def _strip(self, node: Node) -> Iterator[str]:
         kept = frozenset(name for name in (*node.properties, *node.required) if node.keeps(name))
@@ -176,11 +156,6 @@ class _Writer:
         if function is None:
             return
         yield f"    x = v.get({name!r})"
-        if self._quick and _is_plain(child):
-            yield f"    if {_has_excess('x', 'x', child)}:"
-            yield "        if out is None: out = v.copy()"
-            yield f"        out[{name!r}] = {_plain('x', child)}"
-            return
         if items is not None:
             yield "    if x and x.__class__ is list:"
             yield f"        y = [{items}(i) for i in x]"
@@ -272,32 +247,3 @@ def _is_idle(node: Node) -> bool:
     if node.types is not None and not {"object", "array"} & set(node.types):
         return True
     return not any(keyword in part for part in node.parts for keyword in _CONTAINERS)
-
-
-def _is_plain(node: Node | None) -> TypeGuard[Node]:
-    """Whether a node is a small object of scalars, which is normalised inline."""
-    if node is None or node.conditional or node.unions or node.types is None or set(node.types) != {"object"}:
-        return False
-    if any("patternProperties" in part for part in node.parts):
-        return False
-    return _is_small(node) and all((child := node.member(name)) is None or _is_idle(child) for name in node.properties)
-
-
-def _has_excess(first: str, again: str, node: Node) -> str:
-    return f"{first}.__class__ is dict and len({again}) > {len(node.properties)}"
-
-
-def _plain(value: str, node: Node) -> str:
-    return f"{{{', '.join(f'{name!r}: {value}[{name!r}]' for name in node.properties)}}}"
-
-
-def _is_small(node: Node) -> bool:
-    """Whether a node has few properties, all required: an object with more properties then has excess ones."""
-    names = node.properties
-    return (
-        node.declares
-        and not node.open
-        and 0 < len(names) <= _MAX_REBUILT
-        and set(names) == set(node.required)
-        and all(node.keeps(name) for name in names)
-    )

@@ -79,15 +79,20 @@ class Node:
 
     def keeps(self, name: str) -> bool:
         """Whether casting keeps a property of this name."""
-        declared = name in self.properties or any(
-            matcher(pattern)(name) for part in self.parts for pattern in part.get("patternProperties", ())
+        if name in self.required or not self.names(name):
+            return name in self.required
+        child = self.member(name)
+        return child is None or not child.never
+
+    def names(self, name: str) -> bool:
+        """Whether the schema names a property, or accepts properties that it does not name."""
+        return (
+            name in self.properties
+            or name in self.required
+            or self.open
+            or not self.declares
+            or any(matcher(pattern)(name) for part in self.parts for pattern in part.get("patternProperties", ()))
         )
-        if name in self.required:
-            return True
-        if declared or self.open or not self.declares:
-            child = self.member(name)
-            return child is None or not child.never
-        return False
 
     def member(self, name: str) -> Node | None:
         """Return the node of a property; None if the schema does not describe it."""
@@ -106,6 +111,14 @@ class Node:
                 if "unevaluatedProperties" in part and name not in self.properties
             ] or schemas
         return schemas
+
+    def member_default(self, name: str) -> Any:
+        """Return the declared default of a property; MISSING if it has none."""
+        schemas = [schema for schema in self.member_schemas(name) if isinstance(schema, dict)]
+        if all("default" not in schema and _CONJOINING.isdisjoint(schema) for schema in schemas):
+            return MISSING  # fast path: most properties
+        child = self.member(name)
+        return MISSING if child is None else child.default
 
     def item(self, index: int) -> Node | None:
         """Return the node of an item; None if the schema does not describe it."""
@@ -167,6 +180,9 @@ class Nodes:
         self._unions: dict[int, Union] = {}
         self._checkers: dict[tuple[int, ...], Callable[[Any], bool]] = {}
         self._native = parts or Parts(definitions_of(document))
+
+    def __len__(self) -> int:
+        return len(self._made)
 
     @cached_property
     def root(self) -> Node:

@@ -7,7 +7,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from operations.errors import CallError, ErrorCode
 from operations.schema.budget import TOO_MUCH_WORK, Budget, ExhaustedError
 from operations.schema.cached_attribute import cached_attribute
 from operations.schema.casting.closed_form import Closer
@@ -20,15 +19,20 @@ from operations.schema.checking.explaining import Explainer
 from operations.schema.checking.messages import show
 from operations.schema.checking.secrets import REDACTED
 from operations.schema.checking.unrolling import compiled_shallow
-from operations.schema.checking.values import has_few_parts, is_small, pointer, too_deep, too_shared
+from operations.schema.checking.values import count_parts, is_small, pointer, too_deep, too_shared
 from operations.schema.dialects.keywords import ANNOTATIONS
 from operations.schema.dialects.literals import same
 from operations.schema.dialects.traversal import Definition, definitions_of, native_form
-from operations.schema.problems import Problem, format_value_errors, problems_as_details
+from operations.schema.problems import Problem, validation_error
 
 _ROUNDS = 4
 _MAX_PROBLEMS = 100_000
-_FEW_PARTS = 500
+_FIRST_PARTS = 1_000
+"""Parts of the first values, which are repaired without closed forms: writing and compiling these would take longer."""
+_PARTS_PER_VALUE = 100
+"""Parts that each of the first values counts in addition, so that there are at most ten of them."""
+_PARTS_PER_NODE = 15
+"""Parts that repair changes in about the time of generating the code for one node."""
 _MISSING = object()
 _REJECTING = definitions_of(False)
 _ITEMS_ONLY = ANNOTATIONS | {"type", "items", "$ref", "$defs"}
@@ -55,10 +59,31 @@ class Caster:
         self._explainer = explainer
         self._limit = limit
         self._last_changed = False
-        self._is_first = True
+        self._first_parts = _FIRST_PARTS
+        self._writes_closed = False
+        """Whether closed forms may be written; not for the first values."""
+        self._slow_parts = 0
+        """Parts of the values that were repaired before generated code was written."""
         self._generated_helps = True
         """Whether generated code is tried; false after a value that neither generated code nor repair changed."""
         self._parts: dict[int, Callable[[Any], bool]] = {}
+
+    def first_entry_points(
+        self, usual: Callable[[], tuple[Callable[..., Normalised], Callable[..., Any]]]
+    ) -> tuple[Callable[..., Normalised], Callable[..., Any]]:
+        """Return the functions behind `Schema.normalise` and `Schema.cast` for the first values.
+
+        They write and compile no closed form. `usual` returns the functions for all other values.
+        """
+
+        def normalise(value: Any, policy: str = "cast") -> Normalised:
+            return self._normalise_first(value, policy) or usual()[0](value, policy)
+
+        def cast(value: Any, policy: str = "cast") -> Any:
+            result = self._normalise_first(value, policy)
+            return usual()[1](value, policy) if result is None else _accepted(result, policy)
+
+        return normalise, cast
 
     def entry_points(self) -> tuple[Callable[..., Normalised], Callable[..., Any]]:
         """Return the functions behind `Schema.normalise` and `Schema.cast`, with the fast paths first.
@@ -66,6 +91,7 @@ class Caster:
         A normal value needs only the closed form. If the last value needed normalisation, the generated code runs
         first, until a value does not need it.
         """
+        self._writes_closed = True
         is_normal, slow, needs_change = self._is_normal_any_depth, self._normalise, False
 
         def normalise(value: Any, policy: str = "cast", checked: bool = False) -> Normalised:
@@ -78,7 +104,7 @@ class Caster:
                         return normalised_value, ()
                 elif not checked and is_normal(value):
                     return value, ()
-            except (ValueError, KeyError, RecursionError):
+            except (ValueError, RecursionError):
                 pass
             result = slow(value, policy)
             needs_change = self._last_changed
@@ -90,17 +116,25 @@ class Caster:
                     return value
             except ValueError:
                 pass
-            normalised, problems = normalise(value, policy, True)
-            if problems and policy == "strict":
-                raise refusal(problems)
-            return normalised
+            return _accepted(normalise(value, policy, True), policy)
 
         return normalise, cast
 
-    @property
-    def knows_normal(self) -> bool:
-        """Whether the native engine recognises normal values; if so, most schemas need no second validator."""
-        return self._is_normal is not _never
+    def _normalise_first(self, value: Any, policy: str) -> Normalised | None:
+        """Normalise a value if it and the values before it have few parts; otherwise return None."""
+        if self._writes_closed:
+            return None
+        if policy == "off":
+            return value, ()
+        self._first_parts -= _PARTS_PER_VALUE + count_parts(value, self._first_parts)
+        if self._first_parts < 0 or (self._limit is not None and too_deep(value)):
+            return None
+        try:
+            return self._cast_slowly(value, policy)
+        except RecursionError:
+            return None
+        finally:
+            self._generated_helps = True
 
     def _normalise(self, value: Any, policy: str) -> Normalised:
         if policy == "off":
@@ -151,7 +185,7 @@ class Caster:
     def _normalised_fast(self, value: Any) -> Normalised | None:
         """Return the normalised value if removing properties and filling in defaults is sufficient; otherwise None."""
         self._last_changed = False
-        if not self._generated_helps or self._is_first_and_few(value):
+        if not self._writes_code(value) or not self._generated_helps:
             return None
         for normalise_fast in self._generated or ():
             try:
@@ -159,14 +193,16 @@ class Caster:
                 if result is not value and self._is_normal(result):
                     self._last_changed = True
                     return result, ()
-            except (ValueError, KeyError):
+            except ValueError:
                 continue
         return None
 
-    def _is_first_and_few(self, value: Any) -> bool:
-        """Whether this is the first value and has so few parts that repairing it takes less time than writing code."""
-        first, self._is_first = self._is_first, False
-        return first and has_few_parts(value, _FEW_PARTS)
+    def _writes_code(self, value: Any) -> bool:
+        """Whether the values so far, this one included, have so many parts that code for them is worth writing."""
+        limit = _PARTS_PER_NODE * len(self._nodes)
+        if self._slow_parts <= limit:
+            self._slow_parts += count_parts(value, limit)
+        return self._slow_parts > limit
 
     def _cast_slowly(self, value: Any, policy: str) -> Normalised:
         budget = Budget(value)
@@ -184,7 +220,7 @@ class Caster:
         except ExhaustedError:
             return cast, () if is_valid else [*self._explainer.problems(cast), Problem("", "", TOO_MUCH_WORK)]
         problems = replacements(cast, result, self._explainer)
-        return result, problems if is_valid else [*problems, *self._explainer.problems(result)]
+        return result, (problems or ()) if is_valid else [*problems, *self._explainer.problems(result)]
 
     @cached_attribute
     def _closer(self) -> Closer:
@@ -204,7 +240,7 @@ class Caster:
         check = self._parts.get(id(node))
         if check is not None:
             return check
-        if node is self._nodes.root or node.source is None or self._closed is _REJECTING:
+        if not self._writes_closed or node is self._nodes.root or node.source is None or self._closed is _REJECTING:
             return _never
         with self._lock:
             native = compiled_form(native_form(self._closer.form(node.source)))
@@ -265,6 +301,7 @@ class Caster:
             repair = Repair(
                 self._nodes,
                 total=total,
+                valid=not self._writes_closed and self._check(value),
                 careful=careful,
                 normal_check=self._normal_check,
                 budget=budget,
@@ -296,18 +333,17 @@ def check_only(
         return value, [*explainer.problems(value), Problem("", "", TOO_MUCH_WORK)]
 
     def cast(value: Any, policy: str = "cast") -> Any:
-        problems = normalise(value, policy)[1]
-        if problems and policy == "strict":
-            raise refusal(problems)
-        return value
+        return _accepted(normalise(value, policy), policy)
 
     return normalise, cast
 
 
-def refusal(problems: Sequence[Problem]) -> CallError:
-    """Return the error of policy `strict`, with every problem."""
-    text = f"the value does not match its schema\n{format_value_errors(problems)}"
-    return CallError(ErrorCode.VALIDATION_ERROR, text, problems_as_details(problems))
+def _accepted(result: Normalised, policy: str) -> Any:
+    """Return a normalised value; under `strict`, raise an error with every problem if there are any."""
+    value, problems = result
+    if problems and policy == "strict":
+        raise validation_error(problems, "the value does not match its schema")
+    return value
 
 
 def _never(value: Any) -> bool:

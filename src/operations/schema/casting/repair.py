@@ -19,6 +19,8 @@ from operations.schema.casting.smallest import MAX_ITEMS, Builder
 from operations.schema.casting.upcasts import kind_of, upcasts
 from operations.schema.dialects.literals import copied, same, weight
 
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+
 
 class Repair:
     """A cast of one value; caches results, so that shared and recursive parts are cast once."""
@@ -28,6 +30,7 @@ class Repair:
         nodes: Nodes,
         *,
         total: bool,
+        valid: bool = False,
         careful: bool = False,
         normal_check: Callable[[Node], Callable[[Any], bool]] | None = None,
         budget: Budget | None = None,
@@ -38,6 +41,8 @@ class Repair:
         """Returns a fast check for values of a node that are already normal and can be skipped."""
         self._nodes = nodes
         self._total = total
+        self._valid = valid
+        """Whether the value is valid, so that casting changes only objects and arrays."""
         self._careful = careful
         self._builder = Builder(self, self.budget)
         self._scores = scores or Scores(nodes, self.budget)
@@ -46,6 +51,8 @@ class Repair:
     def cast_to(self, node: Node, value: Any) -> Any:
         """Return `value` cast to `node` as far as the policy allows."""
         if kind_of(value) not in ("object", "array"):
+            if self._valid:
+                return value
             made = self._dispatch(node, value)
             return self._verified(node, value, made) if self._careful and self._total else made
         key = (id(node), id(value))
@@ -116,15 +123,18 @@ class Repair:
     def _cast_object(self, node: Node, value: dict[str, Any]) -> dict[str, Any]:
         out: dict[str, Any] = {}
         changed = False
+        keeps = node.names if self._valid else node.keeps
         for name, item in value.items():
             if not isinstance(name, str):
                 out[name] = item
-            elif node.keeps(name):
+            elif not keeps(name):
+                changed = True
+            elif self._valid and item.__class__ in _SCALARS:  # fast path: needs no node
+                out[name] = item
+            else:
                 child = node.member(name)
                 out[name] = made = item if child is None else self.cast_to(child, item)
                 changed = changed or made is not item
-            else:
-                changed = True
         if len(out) < len(value) and len(out) < (node.strictest("minProperties") or 0) <= len(value):
             out = {name: out.get(name, item) for name, item in value.items()}
             changed = any(out[name] is not item for name, item in value.items())
@@ -230,7 +240,7 @@ class Repair:
         """
         if not isinstance(value, dict):
             return best
-        plain = Repair(self._nodes, total=False, budget=self.budget) if self._total else self
+        plain = Repair(self._nodes, total=False, budget=self.budget) if self._total or self._valid else self
         for place, chosen in enumerate(node.branches):
             if place in matching or not (chosen.allows("object") and chosen.declares):
                 continue
@@ -300,11 +310,10 @@ def _decided_default(node: Node, name: str) -> Any:
     known = node.defaults
     if name not in known:
         given = node.default if isinstance(node.default, dict) else {}
-        child = node.member(name)
-        default = given.get(name, MISSING if child is None else child.default)
+        default = given[name] if name in given else node.member_default(name)
         if default is not MISSING and node.keeps(name):
             known[name] = _BUSY
-            if child is not None:
+            if (child := node.member(name)) is not None:
                 default = _cast_default(child, default)
             known[name] = default if known[name] is _BUSY else MISSING
         else:

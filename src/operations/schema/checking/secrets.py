@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 from operations.schema.budget import Budget, ExhaustedError
 from operations.schema.dialects.patterns import matcher
-from operations.schema.dialects.traversal import Definition, is_marked
+from operations.schema.dialects.traversal import Definition, Reach, is_marked
 
 REDACTED = "[redacted]"
 Path = tuple[str | int, ...]
@@ -83,14 +83,13 @@ class Secrets:
         self._by_schemas: dict[tuple[int, ...], _PathSchemas] = {}
 
     @cached_property
-    def _secret_schemas(self) -> set[int]:
-        """The id() of the schemas that are marked as secret, or contain or refer to such a schema."""
-        marked = any(definition.marks_secrets for definition in self._definitions.values())
-        return Holders(self._document).reaching(is_marked) if marked else set()
+    def _marked(self) -> Reach:
+        """The schemas that are marked as secret, or contain or refer to such a schema."""
+        return Reach(self._definitions, "marks secrets", is_marked, lambda definition: definition.native.marks_secrets)
 
     def secret_paths(self, value: Any) -> Hidden:
         """Return the paths in `value` that must never be printed; all of them if the search takes too long."""
-        if not self._secret_schemas:
+        if not self._marked.reached_from("#"):
             return Hidden(None)
         holder: dict[int, Any] = {}
         pending: list[tuple[_PathSchemas, Any, Any, Any]] = [(self._path_schemas([self._document]), value, holder, 0)]
@@ -157,9 +156,7 @@ class Secrets:
         key = tuple(id(schema) for schema in schemas if isinstance(schema, dict))
         if key not in self._by_schemas:
             parts = list(self._parts(schemas))
-            path_schemas = self._by_schemas[key] = _PathSchemas(
-                parts, any(id(part) in self._secret_schemas for part in parts)
-            )
+            path_schemas = self._by_schemas[key] = _PathSchemas(parts, any(map(self._marked.reaches, parts)))
             # An object whose property names are secret cannot be shown without them.
             names = [part["propertyNames"] for part in parts if "propertyNames" in part]
             path_schemas.secret = path_schemas.secret or any(self._path_schemas([name]).secret for name in names)
@@ -208,38 +205,3 @@ def _item_schemas(part: dict[str, Any], index: int) -> Iterator[Any]:
     for keyword in ("items", "contains", "unevaluatedItems"):
         if keyword in part:
             yield part[keyword]
-
-
-class Holders:
-    """The objects of a document; for each, the objects that contain or refer to it."""
-
-    def __init__(self, document: Any) -> None:
-        self._objects: list[dict[str, Any]] = []
-        self._holders: dict[int, list[int]] = {}
-        pending: list[tuple[Any, int]] = [(document, 0)]
-        while pending:
-            node, parent = pending.pop()
-            if isinstance(node, dict):
-                own = id(node)
-                self._objects.append(node)
-                self._holders.setdefault(own, []).append(parent)
-                if isinstance(node.get("$ref"), str):
-                    self._holders.setdefault(id(target_of(node["$ref"], document)), []).append(own)
-                members = node
-                if node is document and "$defs" in node:
-                    pending += [(item, 0) for item in node["$defs"].values()]
-                    members = {key: item for key, item in node.items() if key != "$defs"}
-                pending += [(item, own) for item in members.values() if isinstance(item, (dict, list))]
-            elif isinstance(node, list):
-                pending += [(item, parent) for item in node if isinstance(item, (dict, list))]
-
-    def reaching(self, predicate: Callable[[dict[str, Any]], bool]) -> set[int]:
-        """Return the id() of the objects for which `predicate` holds, or which contain or refer to such an object."""
-        found = [id(node) for node in self._objects if predicate(node)]
-        reaching: set[int] = set()
-        while found:
-            node_id = found.pop()
-            if node_id and node_id not in reaching:
-                reaching.add(node_id)
-                found += self._holders.get(node_id, ())
-        return reaching

@@ -124,13 +124,13 @@ def is_small(value: Any, limit: int = MAX_DEPTH) -> bool:
     return not level
 
 
-def has_few_parts(value: Any, limit: int) -> bool:
-    """Whether `value` has at most `limit` parts at all depths: each key, property value and item is a part."""
+def count_parts(value: Any, limit: int) -> int:
+    """Return the number of parts of `value` at all depths: keys, property values and items. Stop beyond `limit`."""
     level, counted = [value], 0
     while level and counted <= limit:
         level = _members(level)
         counted += len(level)
-    return not level and counted <= limit
+    return counted
 
 
 def too_shared(value: Any) -> bool:

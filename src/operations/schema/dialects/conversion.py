@@ -7,6 +7,7 @@ omitted and reported once; a schema is never rejected. Keywords of OpenAPI 3.0 a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, MutableMapping
 from collections.abc import Set as AbstractSet
 from typing import Any
@@ -50,6 +51,12 @@ _DROPPED = frozenset(
     {"$schema", "$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$vocabulary", "$defs", "definitions"}
 )
 _TEXTS = frozenset({"title", "description", "format", "$comment"})
+_SAME = (
+    (ASSERTIONS.keys() | LITERALS | SCHEMA_LISTS | SCHEMA_MAPS | _TEXTS)
+    - SINCE_DRAFT.keys()
+    - {"exclusiveMinimum", "exclusiveMaximum"}
+) | {"items", "additionalProperties", "not", "$ref", "readOnly", "writeOnly", "deprecated"}
+"""Keywords that have the same name and form in every draft, unless `items` is a list."""
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 
 
@@ -142,7 +149,9 @@ class Converter:
             schema = {"$ref": schema["$ref"]}
         out: dict[str, Any] = {}
         where = (base, draft, depth + 1)
-        for keyword, value in _modern(schema, draft):
+        # Fast path: most schemas have only keywords that are the same in every draft.
+        same = _SAME.issuperset(schema) and schema.get("items").__class__ is not list
+        for keyword, value in schema.items() if same else _modern(schema, draft):
             # Fast path: most keywords are a type or a text, which need no copy.
             if (
                 value.__class__ is str
@@ -155,11 +164,13 @@ class Converter:
         return out
 
     def _is_shared(self, schema: Mapping[str, Any], base: str, draft: int) -> bool:
-        """Whether a schema of a large document was already converted at another location."""
+        """Whether a schema of a large document was converted at another location, not counting its first schemas."""
         self._converted += 1
+        if self._converted <= _MAX_INLINE:
+            return False
         here = (schema, base, draft)  # keeps the schema alive, so that no other object gets its id()
         known = self._seen.setdefault(id(schema), here)
-        return known is not here and self._converted > _MAX_INLINE and known[1:] == here[1:]
+        return known is not here and known[1:] == here[1:]
 
     def _linked(self, pointer: str) -> str:
         self.edges.setdefault(self._current, set()).add(pointer)
@@ -277,7 +288,7 @@ def unique_name(reference: str, taken: MutableMapping[str, int]) -> str:
     `taken` has the names used so far, each with the next number for a duplicate.
     """
     last = reference.rstrip("/#").replace("#", "/").rsplit("/", 1)[-1]
-    name = "".join(char if char.isascii() and (char.isalnum() or char in "-_.") else "_" for char in last)
+    name = re.sub("[^A-Za-z0-9_.-]", "_", last)
     name = candidate = name or "schema"
     while candidate in taken:
         taken[name] += 1
@@ -357,9 +368,9 @@ def from_openapi30(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     kind = schema.get("type")
     if isinstance(kind, str) and kind not in TYPES and (meant := _MISSPELLED.get(kind.strip().lower())):
         schema = {**schema, "type": meant}
-    nullable = schema.get("nullable") is True or schema.get("x-nullable") is True
-    if not nullable and _DOCUMENTATION.isdisjoint(schema):
+    if _DOCUMENTATION.isdisjoint(schema):
         return schema
+    nullable = schema.get("nullable") is True or schema.get("x-nullable") is True
     out = {keyword: value for keyword, value in schema.items() if keyword not in _DOCUMENTATION}
     if "example" in schema:
         out.setdefault("examples", [schema["example"]])

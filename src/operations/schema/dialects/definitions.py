@@ -49,6 +49,8 @@ class Definitions:
         self.pointers: dict[str, str] = {}
         """Pointers of the definitions, by the addresses of their sources."""
         self.taken: dict[str, int] = {}
+        self.twins: dict[str, Any] = {}
+        """The first schema with each document; all schemas with this document share what it has compiled."""
         self._known: dict[str, Definition] = {}
         self._reviser = reviser or _unrevised
         self._revise = self._reviser()

@@ -32,6 +32,8 @@ class LiteralBudget:
 
 def plain(value: Any, budget: LiteralBudget, depth: int = MAX_LITERAL_DEPTH) -> Any:
     """Return a copy of `value` of plain dicts, lists and scalars; raise NotPlainError if JSON cannot represent it."""
+    if value.__class__ is str and value.isascii():  # fast path: most literals
+        return value
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -99,6 +99,8 @@ class NativeForm(NamedTuple):
     """Every regular expression in the schema."""
     compares_items: bool
     """Whether items are compared with each other."""
+    marks_secrets: bool
+    """Whether a schema marks its values as secret."""
 
 
 def native_form(definitions: Mapping[str, Definition]) -> NativeForm:
@@ -111,18 +113,21 @@ def native_form(definitions: Mapping[str, Definition]) -> NativeForm:
     if len(forms) > 1:
         schema = {**schema, "$defs": {pointer[8:]: form.schema for pointer, form in forms.items() if pointer != "#"}}
     patterns = tuple(pattern for form in forms.values() for pattern in form.patterns)
-    return NativeForm(schema, patterns, any(form.compares_items for form in forms.values()))
+    compares = any(form.compares_items for form in forms.values())
+    return NativeForm(schema, patterns, compares, any(form.marks_secrets for form in forms.values()))
 
 
 def _native_form(document: Any) -> NativeForm:
     """Return the assertions of one definition, found in one walk."""
     patterns: list[str] = []
     compares: list[bool] = []
+    marks: list[bool] = []
 
     def asserting(schema: Any, depth: int) -> Any:
         if schema.__class__ is not dict:
             return schema
         out: dict[str, Any] = {}
+        marks.append(is_marked(schema))
         for keyword, value in schema.items():
             if keyword in _LEAVES:
                 out[keyword] = value
@@ -132,9 +137,7 @@ def _native_form(document: Any) -> NativeForm:
                 out[keyword] = [asserting(item, depth + 1) for item in value]
             elif keyword in SCHEMA_MAPS:
                 out[keyword] = {name: asserting(item, depth + 1) for name, item in value.items()}
-        if depth <= _MAX_UNION_DEPTH and (unions := unions_of(out)):
-            apart = [{"if": {keyword: out.pop(keyword)}, "else": False} for keyword in unions]
-            out["allOf"] = [*out.get("allOf", ()), *apart]
+        _move_unions(out, depth)
         if "pattern" in out:
             patterns.append(out["pattern"])
             if "(" in out["pattern"]:
@@ -146,7 +149,15 @@ def _native_form(document: Any) -> NativeForm:
         return out
 
     schema = asserting(document, 0)
-    return NativeForm(schema, tuple(patterns), any(compares))
+    return NativeForm(schema, tuple(patterns), any(compares), any(marks))
+
+
+def _move_unions(schema: dict[str, Any], depth: int) -> None:
+    """Move each union of a schema into a schema in its `allOf`, in place, unless it is nested too deep."""
+    if UNIONS.isdisjoint(schema) or depth > _MAX_UNION_DEPTH:
+        return
+    if unions := [{"if": {keyword: schema.pop(keyword)}, "else": False} for keyword in unions_of(schema)]:
+        schema["allOf"] = [*schema.get("allOf", ()), *unions]
 
 
 def _native_children(schema: Mapping[str, Any], depth: int) -> Iterator[tuple[Any, str]]:
@@ -182,8 +193,13 @@ class Definition:
         """The closed forms of the definition by kind, written by the first schema that needs them."""
         self.bounds: Bounds | None = None
         """The bounds of the definition's cost, found by the first estimate that needs them."""
-        self.reaches: dict[frozenset[str], bool] = {}
-        """For a set of keywords: whether the definition has one of them, directly or through references."""
+        self.reaches: dict[str, bool] = {}
+        """For a predicate by its name: whether it holds for a schema of the definition, or one that it refers to."""
+
+    @property
+    def schemas(self) -> Iterator[dict[str, Any]]:
+        """Every object schema in the definition."""
+        return schemas_in(self.schema, ()) if isinstance(self.schema, dict) else iter(())
 
     @cached_property
     def targets(self) -> frozenset[str]:
@@ -208,25 +224,6 @@ class Definition:
                 pending += [(child, f"{place}/{step}", depth + 1) for child, step in below]
         return places
 
-    @cached_property
-    def marks_secrets(self) -> bool:
-        """Whether a schema in the definition is marked as secret; examples and literals are searched too."""
-        pending: list[Any] = [self.schema]
-        while pending:
-            node = pending.pop()
-            if isinstance(node, dict):
-                if is_marked(node):
-                    return True
-                pending += [item for key, item in node.items() if node is not self.schema or key != "$defs"]
-            elif isinstance(node, list):
-                pending += node
-        return False
-
-    @cached_property
-    def keywords(self) -> frozenset[str]:
-        """The keywords of all schemas in the definition."""
-        return frozenset().union(*schemas_in(self.schema, ())) if isinstance(self.schema, dict) else frozenset()
-
 
 def is_marked(schema: Mapping[str, Any]) -> bool:
     """Whether a schema marks its values as secret."""
@@ -238,3 +235,57 @@ def definitions_of(document: Any, shared: Mapping[str, Definition] = MappingProx
     named = document.get("$defs", {}) if isinstance(document, dict) and not shared else {}
     own = {f"{_POINTER}{name}": Definition(schema) for name, schema in named.items()}
     return {"#": Definition(document), **own, **shared}
+
+
+class Reach:
+    """The schemas of a document for which a predicate holds, or that contain or refer to such a schema.
+
+    `name` identifies the predicate. Schemas are walked on demand. `holds` decides whether the predicate holds for any
+    schema of a definition.
+    """
+
+    def __init__(
+        self,
+        definitions: Mapping[str, Definition],
+        name: str,
+        predicate: Callable[[Any], bool],
+        holds: Callable[[Definition], bool],
+    ) -> None:
+        self._definitions = definitions
+        self._name = name
+        self._predicate = predicate
+        self._known: dict[int, bool] = {}
+        fresh = {pointer: each for pointer, each in definitions.items() if name not in each.reaches}
+        users: dict[str, list[str]] = {}
+        found = []
+        for pointer, definition in fresh.items():
+            for target in definition.targets:
+                users.setdefault(target, []).append(pointer)
+            if holds(definition) or any(map(self.reached_from, definition.targets)):
+                found.append(pointer)
+        reached: set[str] = set()
+        while found:
+            pointer = found.pop()
+            if pointer not in reached:
+                reached.add(pointer)
+                found += users.get(pointer, ())
+        for pointer, definition in fresh.items():
+            definition.reaches[name] = pointer in reached
+
+    def reached_from(self, pointer: str) -> bool:
+        """Whether the predicate holds for a schema of a definition, or for one that the definition refers to."""
+        definition = self._definitions.get(pointer)
+        return definition is not None and definition.reaches.get(self._name, False)
+
+    def reaches(self, schema: Any) -> bool:
+        """Whether the predicate holds for a schema of the document, or for one that it contains or refers to."""
+        if not isinstance(schema, dict) or APPLYING.isdisjoint(schema):
+            return isinstance(schema, dict) and self._predicate(schema)
+        known = self._known.get(id(schema))
+        if known is None:
+            known = self._known[id(schema)] = (
+                self._predicate(schema)
+                or ("$ref" in schema and self.reached_from(schema["$ref"]))
+                or any(self.reaches(child) for child in schemas_below(schema, definitions=False))
+            )
+        return known
