@@ -220,3 +220,27 @@ async def test_a_failing_handlers_traceback_is_logged_once_with_its_request(
 def test_calls_without_observers_create_no_closure() -> None:
     for method in (OperationRegistry.execute, OperationRegistry.run, OperationRegistry.run_stream):
         assert method.__code__.co_cellvars == (), method.__qualname__
+
+
+@pytest.mark.parametrize("returned", [object(), "watched"])
+async def test_another_value_than_an_observation_affects_no_call(
+    caplog: pytest.LogCaptureFixture, returned: object
+) -> None:
+    class Wrong:
+        def begin(self, call: Call) -> Any:
+            return returned
+
+    @operation(id="shop.tick")
+    async def tick() -> AsyncIterator[int]:
+        yield 1
+
+    @operation(id="shop.one")
+    async def one() -> int:
+        return 1
+
+    nothing: Any = object()
+    registry = OperationRegistry([one, tick], observers=[Wrong(), nothing])
+    assert (await registry.execute("shop.one")).data == 1
+    assert [item.data async for item in registry.subscribe("shop.tick")] == [1]
+    assert f"Wrong.begin returned {type(returned).__name__}: expected an Observation or None" in caplog.text
+    assert "has no attribute 'begin'" in caplog.text

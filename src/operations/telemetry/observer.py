@@ -137,7 +137,7 @@ class ObservedCall:
     def __init__(self, observers: Sequence[Observer], call: Call) -> None:
         self.call = call
         self._observers = observers
-        begun = [_safely(observer.begin, call) for observer in observers]
+        begun = [_safely(_begin, observer, call) for observer in observers]
         self._observations: list[Observation] = [each for each in begun if each is not None]
 
     def enter(self) -> list[Any]:
@@ -192,6 +192,14 @@ def notify(observers: Sequence[Observer], event: Event) -> None:
         note = getattr(observer, "note", None)
         if note is not None:
             _safely(note, event)
+
+
+def _begin(observer: Observer, call: Call) -> Observation | None:
+    observation = observer.begin(call)
+    if observation is not None and not isinstance(observation, Observation):
+        got = type(observation).__name__
+        raise TypeError(f"{type(observer).__name__}.begin returned {got}: expected an Observation or None")
+    return observation
 
 
 def _safely(method: Callable[..., Any], *arguments: Any) -> Any:
