@@ -321,6 +321,22 @@ async def test_a_client_that_reads_nothing_uses_no_memory(served: ServedApp) -> 
     assert len(log._ring) == 8_192
 
 
+async def test_a_feed_reports_changes_that_do_not_fit_in_a_chunk(served: ServedApp) -> None:
+    """Previously, a feed of a trace dropped all but the last 1,000 changes of an interval without `overflow`."""
+    async with following(served, f"{API}/feed?topics=calls&trace={TRACE}") as feed:
+        await feed.until(lambda feed: b"hello" in feed.body)
+        log = served.console._endpoint._log  # type: ignore[union-attr]
+        record = served.console.records.add("r", "shop.quote", "served", trace_parent=TRACED["traceparent"])  # type: ignore[union-attr]
+        assert record is not None
+        before = log.last
+        for _ in range(1_500):
+            log.append("items", record)
+        await feed.until(lambda feed: log.name_of(before + 1_500).encode() in feed.body)
+    events = events_of(feed.body)
+    assert sum(event["event"] == "call.items" for event in events) == 1_000
+    assert sum(json.loads(event["data"])["dropped"] for event in events if event["event"] == "overflow") >= 500
+
+
 def test_the_log_is_a_ring() -> None:
     log, records = EventLog(4), CallRecords()
     record = records.add("r", "a.b", "served")

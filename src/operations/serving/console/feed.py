@@ -267,8 +267,10 @@ class Feed:
         ]
         if self._sampler is not None:
             seen = self._sampler.choose(seen, seconds)
+        kept = seen[-_MOST_PER_CHUNK:]
+        lost += len(seen) - len(kept)
         chunk = [_event("overflow", {"dropped": lost})] if lost else []
-        for number, change, record in seen[-_MOST_PER_CHUNK:]:
+        for number, change, record in kept:
             chunk.append(_event(f"call.{change}", span_json(record), log.name_of(number)))
         return chunk
 
