@@ -333,7 +333,10 @@ class IssuerSettings(Settings, frozen=True, kw_only=True):
     """An OAuth or OpenID issuer whose tokens are accepted."""
 
     url: Annotated[Text, Meta(description="URL of the issuer, as in the claim `iss` of its tokens; https.")]
-    audience: Annotated[list[str], Meta(description="Required audience of its tokens; by default `public_url`.")] = []
+    audience: Annotated[
+        list[str],
+        Meta(description="Required audience of its tokens; by default `public_url`, for MCP also with `/mcp`."),
+    ] = []
     keys_url: Annotated[
         str | None, Meta(description="URL of the issuer's keys; by default the URL in the issuer's metadata.")
     ] = None

@@ -91,7 +91,7 @@ async def open_source(source: Source, stack: AsyncExitStack, callbacks: SourceCa
 
 
 def expected_file(source: Source) -> str | None:
-    """Return the file or directory that a source requires; after a failure, a change to it may fix the source."""
+    """Return the file or directory whose change may fix a source that failed to open; None if there is none."""
     settings = source.settings
     if isinstance(settings, PythonSettings):
         return str(_python_path(source, settings))

@@ -68,7 +68,7 @@ class MCPClientConfig(msgspec.Struct, frozen=True, kw_only=True):
     cwd: str | Path | None = None
     url: str | None = None
     sse: bool = False
-    """Whether the server at `url` has only the older HTTP+SSE transport, of protocol version 2024-11-05."""
+    """Whether the server at `url` has only the HTTP+SSE transport of 2024-11-05. Its messages have at most 1 MiB."""
     headers: Mapping[str, str] = {}
     oauth: MCPOAuth | None = None
     timeout: float | None = 300.0

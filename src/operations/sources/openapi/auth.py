@@ -42,7 +42,11 @@ def choose_credentials(
     schemes: Mapping[str, Scheme],
     security: Sequence[Mapping[str, Any]],
 ) -> Sequence[tuple[HTTPAuth, Scheme | None]]:
-    """Return the configured credentials that an operation requires, each with its security scheme in the document."""
+    """Return the credentials for an operation, each with its security scheme in the document.
+
+    A single configured credential is for every operation. From a mapping, the operation gets the credentials of the
+    first alternative in `security` whose schemes are all in the mapping.
+    """
     if auth is None:
         return ()
     if isinstance(auth, HTTPAuth):
