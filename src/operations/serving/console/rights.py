@@ -12,9 +12,9 @@ from operations.spec import Operation
 from operations.telemetry.call_records import CallRecord, caller_name
 
 WATCH = "operations:watch"
-"""Scope of identities that see the calls of others, workers, metrics and the audit log."""
+"""Scope of identities that see workers, metrics, and others' calls to operations that they may call themselves."""
 MANAGE = "operations:manage"
-"""Scope of identities that may cancel the calls of others."""
+"""Scope of identities that may cancel the calls of others that they see (`WATCH`)."""
 
 
 class Viewer:

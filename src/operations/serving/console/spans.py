@@ -243,7 +243,7 @@ def read_choice(parameters: Parameters, name: str, choices: Sequence[str], defau
 
 
 def read_number(parameters: Parameters, name: str, default: int, *, least: int, most: int) -> int:
-    """Return a parameter as a whole number; refuse any other value with 400."""
+    """Return a parameter as a whole number, without decimals; refuse a value that is not a number with 400."""
     text = parameters.get(name)
     if not text:
         return default

@@ -113,7 +113,7 @@ class Tool:
 
     @cached_property
     def output_schema(self) -> Schema | None:
-        """The output schema in the list of tools; None if the tool is listed without one."""
+        """The operation's output schema, if the tool is listed with it; a stream is listed with another schema."""
         schema = self.operation.spec.output_schema
         return schema if self._describes_output and not self.is_stream and not schema.is_unknown else None
 
