@@ -60,7 +60,7 @@ class Output:
         return self.rendered(value, compact=compact)
 
     def numbered(self, envelope: ResponseEnvelope[Any], number: int) -> bytes:
-        """Return a result on one line, with the number of its input line."""
+        """Return a result on one line, with the number of its input line; with `--jq`, without the number."""
         if self._jq is not None:
             return self.text_of(envelope, compact=True)
         value = self._selected(envelope)

@@ -33,7 +33,7 @@ _SHAPE = frozenset(
 
 
 class Subset(msgspec.Struct, frozen=True, kw_only=True):
-    """The keywords that a provider accepts; the others are moved into descriptions."""
+    """A provider's subset of JSON Schema: other keywords are moved into descriptions or left out."""
 
     name: str
     is_closed: bool = False

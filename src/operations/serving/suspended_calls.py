@@ -34,7 +34,7 @@ _ASSOCIATED = b"operations/ask/1"
 
 
 class InvalidStateError(Exception):
-    """A state that this server did not create, that belongs to another call, or that has expired."""
+    """A state that is invalid, expired or of another call, or for whose call another request is waiting."""
 
 
 class CallKey(msgspec.Struct, frozen=True):

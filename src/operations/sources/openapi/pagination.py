@@ -26,7 +26,7 @@ class Pagination(msgspec.Struct, frozen=True, kw_only=True):
 
     `link`: the URL of the next page is in the `Link` header. `cursor`: the next value of `parameter` is in the data or
     in a header; the field `cursor` is its JSON pointer, or the name of the header. `page`: `parameter` counts pages
-    (or, with `step`, items) until a page is empty.
+    from `first` (or items, in steps of `step`) until a page is empty.
     """
 
     kind: Literal["link", "cursor", "page"] = "link"
