@@ -205,6 +205,43 @@ async def test_an_authenticator_may_be_asynchronous_and_may_fail(shop: Shop) -> 
     assert (await post(served, "/shop/whoami", token="bad-too")).status == 401
 
 
+@pytest.mark.parametrize("asynchronous", [True, False])
+@pytest.mark.parametrize("returned", [None, {"id": "x"}, Identity("x"), Principal({"id": "x"}), OSError("secret host")])  # type: ignore[arg-type]
+async def test_an_authenticator_that_fails_unexpectedly_admits_no_one(
+    shop: Shop, caplog: pytest.LogCaptureFixture, returned: Any, asynchronous: bool
+) -> None:
+    def authenticate() -> Any:
+        if isinstance(returned, OSError):
+            raise returned
+        return returned
+
+    class Authenticates:
+        def authenticate(self, token: str | None) -> Any:
+            return authenticate()
+
+    class AuthenticatesLater:
+        async def authenticate(self, token: str | None) -> Any:
+            return authenticate()
+
+    served = app(shop.registry, mcp=False, authenticator=AuthenticatesLater() if asynchronous else Authenticates())
+    for answer in await asyncio.gather(*(post(served, "/shop/whoami", token="any") for _ in range(3))):
+        assert (answer.status, answer.json["code"]) == (503, "UNAVAILABLE")
+        assert b"secret" not in answer.body
+    assert "the authenticator failed" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["hosts", "origins", "audiences", "authorization_servers"])
+def test_a_string_instead_of_a_list_is_refused(shop: Shop, name: str) -> None:
+    settings: Any = {name: "shop.example"}
+    with pytest.raises(ValueError, match=rf"invalid {name} 'shop.example': expected a list; pass \['shop.example'\]"):
+        app(shop.registry, **settings)
+
+
+def test_an_anonymous_caller_of_another_type_is_refused(shop: Shop) -> None:
+    with pytest.raises(CallError, match=r"expected an Identity\(…\)"):
+        app(shop.registry, anonymous={"id": "guest"})
+
+
 @pytest.mark.parametrize("kind", ["starlette", "starlette-root", "without-lifespan"])
 async def test_mounted_in_another_application(shop: Shop, kind: str) -> None:
     served = app(shop.registry, mcp=False)

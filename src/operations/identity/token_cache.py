@@ -8,7 +8,9 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable
 from hashlib import sha256
+from typing import Any
 
+from operations.context import Identity
 from operations.errors import CallError, ErrorCode
 from operations.identity.tokens import AnyAuthenticator, Principal
 
@@ -52,7 +54,7 @@ class TokenCache:
             del self._failures[key]
         running = self._verifying.get(key)
         if running is not None:
-            return await asyncio.shield(running)
+            return _checked(await asyncio.shield(running))
         try:
             verdict = authenticator.authenticate(token)
         except CallError as error:
@@ -60,7 +62,7 @@ class TokenCache:
             raise
         if not isinstance(verdict, Principal):
             return await self._await(key, verdict)
-        self._keep(key, verdict, self._generation)
+        self._keep(key, _checked(verdict), self._generation)
         return verdict
 
     def clear(self) -> None:
@@ -75,7 +77,7 @@ class TokenCache:
         task = self._verifying[key] = asyncio.ensure_future(verdict)
         task.add_done_callback(lambda _: self._verifying.pop(key, None))
         try:
-            principal = await asyncio.shield(task)
+            principal = _checked(await asyncio.shield(task))
         except CallError as error:
             self._keep_failure(key, error)
             raise
@@ -99,3 +101,10 @@ class TokenCache:
         self._failures[key] = time.time() + _FAILURE_SECONDS
         if len(self._failures) > _MAX_FAILURES:
             self._failures.popitem(last=False)
+
+
+def _checked(verdict: Any) -> Principal:
+    """Return the principal that an authenticator returned; raise a TypeError for another value."""
+    if not isinstance(verdict, Principal) or not isinstance(verdict.identity, Identity):
+        raise TypeError("the authenticator returned another value than Principal(Identity(…))")
+    return verdict

@@ -6,6 +6,7 @@ ignored. The CORS headers allow pages of configured origins to read responses.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -22,6 +23,7 @@ from operations.serving.refusals import RefusedError
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 ONCE = (b"host", b"origin", b"authorization", b"x-api-key", b"content-length", b"content-type", b"idempotency-key")
 """Headers that a request may contain only once. Of two values, a proxy could use one and this server the other."""
+_log = logging.getLogger("operations")
 _MAX_HOSTS = 1_000
 _MAX_TOKEN = 16_384
 _SITE = b"sec-fetch-site"
@@ -231,8 +233,10 @@ class Admission:
             raise self._unauthenticated("the token is too long", audience, "invalid_token")
         try:
             principal = await self.cache.verify(token, self.authenticator)
-        except CallError as error:
-            if error.code is not ErrorCode.ACCESS_DENIED:
+        except Exception as error:
+            if not isinstance(error, CallError):
+                _log.exception("the authenticator failed")
+            if not isinstance(error, CallError) or error.code is not ErrorCode.ACCESS_DENIED:
                 raise RefusedError(
                     503, ErrorCode.UNAVAILABLE, "credentials cannot be verified now", "AUTHENTICATOR"
                 ) from error

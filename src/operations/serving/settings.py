@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from operations.context import Identity
+from operations.context import Identity, check_identity
 from operations.exports.code_limits import CodeLimits
 from operations.identity.tokens import AnyAuthenticator
 from operations.jobs import Jobs
@@ -83,6 +83,12 @@ class AppSettings(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.console and not self.http:
             raise ValueError("invalid console=True with http=False: the console calls operations at their paths")
+        for name in ("hosts", "origins", "audiences", "authorization_servers"):
+            given = getattr(self, name)
+            if isinstance(given, str):
+                raise ValueError(f"invalid {name} {given!r}: expected a list; pass [{given!r}]")
+        if self.anonymous is not None:
+            check_identity(self.anonymous)
 
     @property
     def is_open(self) -> bool:
