@@ -66,7 +66,7 @@ class TypeWriter:
         return self._annotation(self.hoisted(document, hint).schema(refer_by_key), hint, 0)
 
     def imports(self) -> str:
-        """Return imports for types that have the name of an operation: `from builtins import list as _list`."""
+        """Return imports for types that have an operation's name, such as `from builtins import list as _list`."""
         return "".join(f"from {_SOURCES[name]} import {name} as _{name}\n" for name in self._hidden)
 
     def visible(self, annotation: str) -> str:
@@ -297,7 +297,7 @@ def name_operations(specs: Iterable[OperationSpec], taken: Container[str] = ()) 
     for name, sharing in by_name.items():
         reason = ""
         if not is_identifier(name) or name.startswith("_") or name in RESERVED:
-            reason = "not a Python name"
+            reason = "not a Python name, or a reserved one"
         elif name in taken:
             reason = "a namespace has the same name"
         exact = [spec for spec in sharing if spec.name == name]

@@ -66,7 +66,8 @@ _STATUSES: Mapping[int, tuple[str, str]] = {
     503: ("ServiceUnavailable", "The operation is not available; `Retry-After` is the number of seconds to wait."),
     504: ("GatewayTimeout", "The deadline passed."),
 }
-CONVENTIONS = """Every operation accepts POST with the input as a JSON body. Queries and subscriptions also accept GET.
+CONVENTIONS = """Every operation accepts POST with the input as a JSON body. Queries and subscriptions also accept GET,
+if a query string can express their input.
 
 - Errors are `application/problem+json`; programs check `code`.
 - Mutations accept an `Idempotency-Key` header: a repeated request with the same key and body gets the first response.

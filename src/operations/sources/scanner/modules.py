@@ -113,7 +113,7 @@ class ModuleTree:
         return ".".join((self.root, *parts))
 
     def locate(self, name: str) -> importlib.machinery.ModuleSpec | None:
-        """Return the spec of a module by its name in `sys.modules`; None if it has no file."""
+        """Return the spec of a module or package by its name in `sys.modules`; None if it does not exist."""
         directory = self.directory
         parts = name.split(".")[1:]
         if not parts and directory.endswith(".py"):
