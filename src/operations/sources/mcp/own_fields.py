@@ -43,9 +43,7 @@ _DEEPEST = 1_000
 def plain_json(value: Any) -> tuple[Any, list[str]]:
     """Return a value with bytes as base64 strings, and the JSON pointers of these strings.
 
-    Raise a CallError for types that JSON does not have.
-
-    A value without bytes is returned unchanged.
+    Raise a CallError for types that JSON does not have. A flat dict without bytes is returned itself, not copied.
     """
     if type(value) is dict and PLAIN.issuperset(map(type, value.values())) and all(type(key) is str for key in value):
         return value, []

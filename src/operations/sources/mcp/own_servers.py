@@ -192,7 +192,7 @@ class _Items:
             self.changed.set()
 
     def next(self) -> ResponseEnvelope[Any] | None:
-        """Return the next item if it has arrived."""
+        """Return the next item; None if it has not arrived. Raise an error if too many items are unread."""
         if len(self._waiting) > _MOST_WAITING:
             message = f"more than {_MOST_WAITING:,} items are unread"
             raise CallError(ErrorCode.EXECUTION_ERROR, message, {"executed": "unknown"})
