@@ -188,3 +188,13 @@ async def test_the_limits_of_a_caller_apply_to_responses_from_the_process_of_the
         assert results[0].details["executed"] == "yes"
         await until(lambda: not hub.counters.in_flight)
         await handler.close()
+
+
+async def test_the_begin_of_a_call_is_observed_before_its_end() -> None:
+    async with Hub(TOKENS) as hub, Spoke(hub.url, token="ada") as spoke:
+        scene = Scene(hub, spoke, hub.transport(), Sleeper())
+        try:
+            await PendingRequestMap(spoke).call("shop.add", {"a": 1, "b": 2})
+            assert [kind for kind, *_ in scene.routes.seen] == ["began", "ended"]
+        finally:
+            await scene.handler.close()

@@ -19,6 +19,8 @@ from operations.calls.hub.listeners import NO_ADDRESS
 from operations.calls.hub.route_observer import RouteObserver, parent_of, read_code
 from operations.calls.hub.session import (
     CONFIRM_SECONDS,
+    MOST_SENT,
+    MOST_UNCONFIRMED,
     CallerQueue,
     HubSession,
     RoutedCall,
@@ -181,7 +183,11 @@ class Router:
 
     def _is_full(self, queue: CallerQueue, session: HubSession) -> bool:
         """Return whether a caller's next request has to wait until earlier calls have ended."""
-        return queue.calls >= self._calls_per_caller or (queue.is_large and not session.principal.has_rights)
+        if queue.calls >= self._calls_per_caller:
+            return True
+        if queue.unconfirmed_bytes <= MOST_UNCONFIRMED and queue.sent_bytes <= MOST_SENT:
+            return False
+        return queue.is_large and not session.principal.has_rights
 
     def _queue(self, queue: CallerQueue, session: HubSession, header: EventHeader, codec: Codec) -> None:
         """Queue a request until earlier calls of its caller have ended."""
@@ -240,7 +246,6 @@ class Router:
         """Send a request to its worker, with the identity of its caller and a grant."""
         caller_id = header.id
         operation = self.operations.get(header.to)
-        parent = parent_of(session, header) if self.observers else None
         try:
             if session.count_request is not None and header.grant is None:
                 session.count_request()
@@ -257,9 +262,7 @@ class Router:
                 decision = check_access(announced.access, identity)
                 if not decision.allowed:
                     raise access_error(announced.operation_id, decision, identity)
-            call = self._send_to_worker(session, header, codec, operation, identity)
-            for observer in self.observers:
-                observer.began(call, identity, parent, header, codec)
+            self._send_to_worker(session, header, codec, operation, identity)
         except CallError as error:
             for observer in self.observers:
                 observer.refused(session, caller_id, header.to, str(error.code))
@@ -309,8 +312,9 @@ class Router:
         codec: Codec,
         operation: CallableOperation,
         identity: Identity | None,
-    ) -> RoutedCall:
+    ) -> None:
         """Send a request to its worker, with the payload unchanged."""
+        parent = parent_of(session, header) if self.observers else None
         worker = operation.sessions[0]
         if operation.pool:
             operation.sessions.append(operation.sessions.pop(0))
@@ -351,19 +355,21 @@ class Router:
         )
         session.calls[caller_id] = worker.running[request_id] = call
         queue.add_sent(call)
-        if self.observers:
-            call.began = perf_counter()
         worker.grants.held[token] = call
         if deadline is not None:
             call.expires = second = deadline // 1000 + _EXPIRY_SECONDS
             if second not in self._expiring:
                 self._add_expiry(second)
             self._expiring[second].add(call)
+        if self.observers:
+            call.began = perf_counter()
+            # Before the worker gets the request: a worker in this process may end the call immediately.
+            for observer in self.observers:
+                observer.began(call, identity, parent, header, codec)
         if accept is None:
             worker.deliver(message)
         else:
             accept(header, codec, NO_ADDRESS)
-        return call
 
     def _check_load(self, worker: HubSession, caller: HubSession, operation_id: str) -> None:
         """Refuse a request for a worker that reads too slowly."""
@@ -533,8 +539,8 @@ class Router:
         queue = call.queue
         queue.calls -= 1
         queue.sent_bytes -= call.size
-        if answered:  # the worker may not have read the request of another call
-            queue.confirm(call)
+        if answered and call.period == queue.period:  # without a response, the worker may not have read the request
+            queue.unconfirmed_bytes -= call.size
         if queue.requests:
             self._schedule_forwarding(queue)
         if call.expires is not None:

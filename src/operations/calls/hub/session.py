@@ -36,12 +36,12 @@ _INTERIM_PER_SECOND = 100
 Workers of this library send at most 51: one `call.accepted` and 50 `call.progress`."""
 _INTERIM_BYTES = 1 << 16
 """Largest payload of an interim response that is forwarded."""
-_MOST_SENT = 64 << 20
+MOST_SENT = 64 << 20
 """Largest total size of the requests of one caller without rights that were sent to workers and have not ended.
 
 Further requests are queued, because a worker keeps the input of a call in memory while the call runs.
 """
-_MOST_UNCONFIRMED = 256 << 10
+MOST_UNCONFIRMED = 256 << 10
 """Largest total size of the requests of one caller without rights that no worker has confirmed.
 
 A worker confirms a request by its outcome or by `call.accepted`. A worker handles requests in order of arrival, so that
@@ -155,8 +155,8 @@ class CallerQueue:
         self.sent_bytes = 0
         """Total size of the requests of the calls that `calls` counts."""
         self.unconfirmed_bytes = 0
-        """Total size of the requests that were sent to workers since `_period` began, and that no worker confirmed."""
-        self._period = 0
+        """Total size of the requests that were sent to workers since `period` began, and that no worker confirmed."""
+        self.period = 0
         """Number of the current period. A new one begins when requests stay unconfirmed for `CONFIRM_SECONDS`."""
         self._period_began = 0.0
         self.requests: dict[tuple[HubSession, str], tuple[EventHeader, Codec]] = {}
@@ -174,21 +174,21 @@ class CallerQueue:
         self.calls += 1
         self.sent_bytes += call.size
         self.unconfirmed_bytes += call.size
-        call.period = self._period
+        call.period = self.period
 
     def confirm(self, call: RoutedCall) -> None:
         """Subtract the request of a call from the unconfirmed requests."""
-        if call.period == self._period:
+        if call.period == self.period:
             self.unconfirmed_bytes -= call.size
             call.period = -1
 
     @property
     def is_large(self) -> bool:
         """Whether the sent requests are so large that further requests of a caller without rights have to wait."""
-        if self.unconfirmed_bytes > _MOST_UNCONFIRMED and time.monotonic() - self._period_began >= CONFIRM_SECONDS:
-            self._period += 1
+        if self.unconfirmed_bytes > MOST_UNCONFIRMED and time.monotonic() - self._period_began >= CONFIRM_SECONDS:
+            self.period += 1
             self.unconfirmed_bytes = 0
-        return self.unconfirmed_bytes > _MOST_UNCONFIRMED or self.sent_bytes > _MOST_SENT
+        return self.unconfirmed_bytes > MOST_UNCONFIRMED or self.sent_bytes > MOST_SENT
 
     def add(self, session: HubSession, header: EventHeader, codec: Codec) -> None:
         """Queue a request."""
