@@ -109,7 +109,7 @@ def config_file(args: ParsedArguments) -> Path:
 
 
 def trust_as_before(path: Path, *, was_trusted: bool, by: str) -> Config | None:
-    """Read a configuration after its user has changed it; return None if it is now invalid.
+    """Return a configuration that its user has changed; None if the configuration is now invalid.
 
     If the user trusted the configuration before the change, store the trust in the changed one. `by` names the command
     that made the change.

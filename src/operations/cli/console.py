@@ -1,4 +1,4 @@
-"""Parts of the console for `ops serve` and `ops hub`: the sources that it shows, and a message with its path."""
+"""Parts of the console for `ops serve` and `ops hub`: the shown sources, and a message with the path of the console."""
 
 from __future__ import annotations
 

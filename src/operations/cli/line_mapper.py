@@ -132,7 +132,7 @@ class _Run:
         self.workers.append(asyncio.create_task(self._work()))
 
     async def _work(self) -> None:
-        """Process lines until the end. When this worker takes a line and no other worker is idle, start another one."""
+        """Process lines until the end. Start another worker if this one takes a line and no other is idle."""
         try:
             while True:
                 await self._permits.acquire()

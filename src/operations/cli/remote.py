@@ -103,8 +103,8 @@ async def connect_transport(
 def unlisted_operation(transport: Transport, operation_id: str, missing: CallError) -> Operation[Any]:
     """Return an operation for an id that the hub does not list to this caller.
 
-    A call of it is sent to the hub, whose error explains why the id is not listed, for example because the caller may
-    not call it. If the hub does not have the id, the call raises `missing`.
+    A call is sent to the hub, whose error explains why the id is not listed: for example, the caller may not call the
+    operation. If the hub does not have the id, the call raises `missing`.
     """
     pending = PendingRequestMap(transport)
     namespace, _, name = operation_id.rpartition(".")

@@ -60,7 +60,7 @@ class Child:
     async def start(self, *, replaces: bool = False) -> bool:
         """Start the process and wait until it is ready; return False if it ends or takes too long.
 
-        With `replaces`, the process replaces one that still runs, and waits until that one frees the health port.
+        With `replaces`, an old process still runs, and the new process waits until the old one frees the health port.
         """
         self._began = time.monotonic()
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready:

@@ -74,8 +74,8 @@ def shown_url(settings: TransportSettings) -> str:
 def open_transport(settings: TransportSettings, args: ParsedArguments) -> AbstractAsyncContextManager[Any]:
     """Return a context manager that connects the transport; raise an error for an unknown scheme.
 
-    Hubs and NATS receive the token. Redis receives it as the password if its URL has none. Only hubs and NATS receive
-    the token in `OPERATIONS_TOKEN`, because a Redis server without a password rejects any password.
+    Hubs and NATS receive the token. Redis receives the token as the password if its URL has no password. Only hubs and
+    NATS receive the token in `OPERATIONS_TOKEN`, because a Redis server without a password rejects any password.
     """
     url = settings.url
     kind = url.partition(":")[0].lower()

@@ -94,8 +94,8 @@ class Catalogue:
     def stale(self) -> list[str]:
         """The names of the sources to open again.
 
-        A source is opened again if one of its files changed, if an extra was missing, or if one of its hidden ids is no
-        longer in any other source.
+        A source is opened again if one of its files changed, if an extra was missing, or if no other source has one of
+        its hidden ids any more.
         """
         return [
             name

@@ -53,7 +53,7 @@ def store_catalogue(
     """Write the cache of a workspace's configuration; return its path, or None if it cannot be written.
 
     Sources that are not open keep their entries from `before`, the cache before the configuration was changed. By
-    default, they keep those of the present cache file.
+    default, this is the present cache file.
     """
     config = workspace.config
     values = os.environ if environ is None else environ
@@ -185,7 +185,7 @@ def _lay_out(rows: Sequence[_Row]) -> tuple[list[CatalogueEntry], list[bytes]]:
 
 
 def _sources(workspace: Workspace, before: Catalogue | None) -> list[CachedSource]:
-    """Return every source as last opened; a failed one keeps the time of its last success."""
+    """Return every source as last opened; a failed source keeps the time of its last success."""
     now = time.time()
     known = dict(before.sources) if before is not None else {}
     for report in workspace.reports:

@@ -94,7 +94,7 @@ def trust_hint(path: Path) -> str:
 def refusal(path: Path) -> str | None:
     """Return why a file must not be used; None if it may be used.
 
-    A file must not be used if another user owns it or a symbolic link to it.
+    A file must not be used if another user owns the file, or the symbolic link at its path.
     """
     try:
         states = (os.stat(path), os.lstat(path))

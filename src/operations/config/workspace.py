@@ -191,7 +191,7 @@ async def open_workspace(
 
     `on_progress` receives the report of each source when it is ready or has failed. `show_consent` receives the name of
     a source and the URL for the user's consent, for MCP servers with OAuth; without it, these servers fail.
-    `ask` decides on calls that need approval; without it, their caller is asked. `callbacks` has functions that answer
+    `ask` decides on calls that need approval; without `ask`, the caller is asked. `callbacks` has functions that answer
     servers' questions and observe HTTP requests.
     """
     if not isinstance(config, Config):
@@ -227,7 +227,7 @@ class SourceTask:
         self._task: asyncio.Task[None] | None = None
 
     async def open(self) -> Outcome:
-        """Open the source; return it, or None after a failure, and its report."""
+        """Open the source; return the open source (None after a failure) and its report."""
         outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._run(outcome), name=f"source {self._source.name}")
         return await outcome

@@ -18,7 +18,7 @@ from operations.schema.dialects.keywords import SCHEMA, SCHEMA_LISTS, SCHEMA_MAP
 _ROOT = "#"
 _POINTER = "#/$defs/"
 _USUALLY_BOOLEAN = frozenset({"additionalProperties", "unevaluatedProperties", "unevaluatedItems"})
-"""Keywords whose value is often a boolean. Every schema reader accepts it, so `revise` does not get it."""
+"""Keywords whose value is often a boolean, which every reader of schemas accepts: `revise` does not get it."""
 _encode = msgspec.json.Encoder().encode
 
 Place = Callable[[str], str]

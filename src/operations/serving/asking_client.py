@@ -89,7 +89,7 @@ class AskingClient:
             await self._send(method, params)
 
     async def ask(self, questions: Mapping[str, Question], timeout: float) -> Mapping[str, Any]:
-        """Return the answers to questions: those that are stored already, and the client's answers to the others."""
+        """Return the answers to questions: stored answers, and for the other questions the client's."""
         results = {key: self._find(key, question) for key, question in questions.items()}
         waiting = {key: question for key, question in questions.items() if results[key] is None}
         if waiting:

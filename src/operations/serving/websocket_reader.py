@@ -19,7 +19,7 @@ _MAX_UNSENT = 1 << 20
 
 
 class WebSocketReader(asyncio.Protocol):
-    """A layer between the transport and the protocol of a connection; the protocol uses it as its transport.
+    """A layer between the transport and the protocol of a connection; for the protocol, this layer is the transport.
 
     The connections of a server share `turn`, a time limit for parsing in each iteration of the event loop. After that
     time, each connection parses one small slice per iteration.

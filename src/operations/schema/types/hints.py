@@ -244,7 +244,7 @@ def _hints_of(tp: Any) -> dict[str, Any]:
 
 
 def _owner(cls: Any, name: str, filled: Mapping[Any, Any]) -> Any:
-    """Return the class that annotates `name`; a TypedDict drops its bases, so they are found by their annotations."""
+    """Return the class that annotates `name`; bases of a TypedDict, which drops them, are found by annotations."""
     if record_kind(cls) == "typeddict":
         owners = [base for base in filled if name in vars(base).get("__annotations__", {})]
         return owners[-1] if owners else cls

@@ -19,7 +19,7 @@ REPLAYED = (b"idempotency-replayed", b"true")
 _MAX_KEY_LENGTH = 255
 _SECONDS = 24 * 3600.0
 _SHARE = 8
-"""One owner may use 1/_SHARE of a store, so that it cannot evict the responses of all others."""
+"""An owner may use at most 1/_SHARE of a store, so that no owner evicts the responses of all others."""
 
 
 class StoredCall(msgspec.Struct):

@@ -41,7 +41,7 @@ class QueryParameter(msgspec.Struct, frozen=True):
 def root_object(document: Mapping[str, Any] | bool) -> Mapping[str, Any] | None:
     """Return the root schema of an input that is an object.
 
-    Return None for any other input, and for an object with keywords that restrict it beyond its properties.
+    Return None for any other input, and for an object whose schema has further restrictions.
     """
     if isinstance(document, bool):
         return None

@@ -41,7 +41,7 @@ _COMPONENT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}")
 
 
 class PathItem(msgspec.Struct, frozen=True):
-    """The description of one operation. Its references contain the keys of definitions, not yet their names."""
+    """The description of one operation. References contain keys of definitions; documents replace them by names."""
 
     path: str
     methods: dict[str, Any]

@@ -25,7 +25,7 @@ _LOCAL = (b"operations-source", b"local")
 _PASSED_ON = frozenset({"content-language", "content-disposition", "etag", "last-modified", "link", "retry-after"})
 """Upstream headers that describe the result. Cookies and connection headers are never passed on."""
 _INERT = (b"content-security-policy", b"sandbox")
-"""The header with which a browser runs no script in a response, and does not treat it as a page of this server."""
+"""The header with which a browser runs no script of a response, and treats the response as of another origin."""
 _NO_STORE = (b"cache-control", b"no-store")
 """Caches may not keep results: a cache that ignores `X-API-Key` would send them to other callers."""
 _encode = msgspec.json.Encoder().encode

@@ -120,7 +120,7 @@ class MCPServer:
     ) -> bytes:
         """Return a page of the tools that a caller may call, as JSON; in search or code mode, the tools of that mode.
 
-        A registry of this library, which identifies itself in `meta`, receives all tools: it imports them.
+        A client that `meta` identifies as a registry of this library receives all tools, to import them.
         """
         if OWN not in meta and cursor is None:
             listed = [] if self.code_mode is None else await self.code_mode.definitions(identity)

@@ -56,10 +56,10 @@ async def serve_mcp_stdio(
 ) -> None:
     """Serve a registry to the process that started this one, until standard input closes.
 
-    The caller may call every served operation, or with `identity` those that this identity may call. Output that
+    The caller may call every served operation; with `identity`, only those that this identity may call. Output that
     operations print goes to standard error. With `search`, clients get three tools (search, describe, call) in place of
-    all tools; by default, if there are more than 200. With `code`, clients get one tool that runs scripts. `stdin` and
-    `stdout` are file descriptors, by default those of the process.
+    all tools. This is the default for more than 200 tools. With `code`, clients get one tool that runs scripts. `stdin`
+    and `stdout` are file descriptors, by default those of the process.
     """
     if find_spec("mcp") is None:  # most clients start with a handshake, which needs the SDK
         raise require_extra("mcp", "mcp")

@@ -334,7 +334,7 @@ def _is_object(schema: Schema) -> bool:
 
 
 def _nested(schema: Schema, name: str) -> dict[str, Any]:
-    """Return the schema of an object with one property `name`, which has this schema. References are adjusted."""
+    """Return the schema of an object whose only property `name` has the given schema, with adjusted references."""
     document = schema.document
     moved = move_references(document, "#", f"#/properties/{name}")
     return {"type": "object", "properties": {name: moved}, "required": [name]}

@@ -57,7 +57,7 @@ class MCPClient:
 
     @property
     def operations(self) -> list[Operation[Any]]:
-        """The current operations: one for each tool, and those that list and read resources and prompts."""
+        """The current operations: one for each tool, and operations to list and read resources and prompts."""
         return list(self._operations.values())
 
     @property
@@ -189,7 +189,7 @@ class MCPClient:
 def create_mcp_client(name: str, config: MCPClientConfig | Mapping[str, Any]) -> AwaitableContext[MCPClient]:
     """Connect to a server and list its tools; raise `CallError` if that fails.
 
-    Await it, or use it with `async with`, which closes the client. `config` may also be a mapping with the
+    Await the result, or use it with `async with`, which closes the client. `config` may also be a mapping with the
     fields that editors use in `mcpServers`.
     """
     return AwaitableContext(_open_client(name, config))

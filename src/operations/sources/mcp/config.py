@@ -129,7 +129,7 @@ _FIELDS = frozenset(MCPClientConfig.__struct_fields__)
 
 
 def read_servers(configs: Mapping[str, Any]) -> dict[str, MCPClientConfig | CallError | None]:
-    """Read `{"name": {…}}` or `{"mcpServers": {…}}`: each server's config, its error, or None if it is disabled."""
+    """Read `{"name": {…}}` or `{"mcpServers": {…}}`: for each server its config, an error, or None if disabled."""
     servers = configs
     if set(configs) == {"mcpServers"} and isinstance(configs["mcpServers"], Mapping):
         servers = configs["mcpServers"]

@@ -85,7 +85,7 @@ class MCPConnection:
             raise outcome
 
     async def get_session(self) -> ServerSession:
-        """Return the session; while it is renewed, wait for the next one. Raise `UNAVAILABLE` if that fails."""
+        """Return the session, or wait for the one that is being opened. Raise `UNAVAILABLE` if opening fails."""
         if self.session is not None:
             return self.session
         if self._outcome is None or self._is_closing:

@@ -101,7 +101,7 @@ class HTTPServiceConfig(msgspec.Struct, frozen=True, kw_only=True):
     credential_origins: Sequence[str] = ()
     """Further origins, such as `https://login.example.com`, that receive `auth` and `headers`.
 
-    The origin of `base_url`, or without it the origin that the document was requested from, always receives them.
+    The origin of `base_url` always receives them; without `base_url`, the origin that the document was requested from.
     """
     timeout: float = 30.0
     """Time limit in seconds for each request of a call; retries and redirects are separate requests.

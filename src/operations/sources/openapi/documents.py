@@ -213,7 +213,7 @@ class DanglingReferenceError(LookupError):
 
 
 class IdentifiedReferenceError(DanglingReferenceError):
-    """A reference to a schema by its `$id`: validation resolves it, but it is not a path in a document."""
+    """A reference to a schema by its `$id`, which is not a path in a document. Validation resolves such references."""
 
 
 class DocNode(NamedTuple):

@@ -129,7 +129,7 @@ def from_openapi_file(
 
     Symbolic links are followed if they lead to such a file.
 
-    Await it, or use it with `async with`, which closes the connections.
+    Await the result, or use it with `async with`, which closes the connections.
     """
     return AwaitableContext(_open_file(path, config, fs, root, loader, own))
 
@@ -179,7 +179,7 @@ def from_openapi_url(
 ) -> AwaitableContext[APIOperations]:
     """Return the operations of a document at a URL; redirects are followed.
 
-    Await it, or use it with `async with`, which closes the connections.
+    Await the result, or use it with `async with`, which closes the connections.
 
     The first request for the document has no credentials. If it fails with 401, a second request has the credentials
     and the configured headers. The second request is also sent if a registry of this library serves the document,

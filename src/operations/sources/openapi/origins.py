@@ -55,8 +55,8 @@ def without_query(url: str) -> str:
 class CredentialOrigins:
     """The origins that receive the user's credentials: those that the user chose, never those of a document.
 
-    They are the origin of `base_url`, or without it the origin that the document was requested from (before any
-    redirect), and the configured `credential_origins`.
+    They are the configured `credential_origins` and the origin of `base_url`; without `base_url`, the origin that the
+    document was requested from, before any redirect.
     """
 
     def __init__(self, base_url: str | None, requested_url: str | None, named: Iterable[str]) -> None:

@@ -50,7 +50,7 @@ def call_options(context: OperationContext) -> HTTPCallOptions:
 
 
 Received = tuple[OpenResponse, RequestCredentials, CachedResponse | None]
-"""A response, the credentials of its request, and the cached response that it may confirm."""
+"""A response, the credentials of its request, and the cached response that a 304 confirms."""
 
 
 class HTTPService:
@@ -254,7 +254,7 @@ class HTTPService:
         return parser
 
     async def next_parser(self, before: SSEParser) -> SSEParser:
-        """Wait as long as the server asked its clients to wait before they reconnect; return the next parser."""
+        """Wait for the reconnection time that the server requested; return the parser of the next response."""
         parser = self._new_parser()
         parser.last_event_id, parser.reconnection_time = before.last_event_id, before.reconnection_time
         await asyncio.sleep(min((parser.reconnection_time or 0) / 1000, self.config.retry.longest_delay))

@@ -46,7 +46,7 @@ RETRY_MS = 500
 class SessionEvents(EventStore):
     """The latest events of a session's streams, for clients that reconnect. The oldest are dropped first.
 
-    The last one is kept even if it is large. `grown` is called for a large event.
+    The last event is kept even if it is large; `grown` is then called.
     """
 
     def __init__(self, grown: Callable[[SessionEvents], None]) -> None:

@@ -63,7 +63,7 @@ _REQUESTS: dict[str, tuple[type[Any], tuple[type[BaseModel], ...]]] = {
 
 
 class _Server(Server[Any]):
-    """A server that announces, in its capabilities, that it notifies clients of changed lists."""
+    """A server whose capabilities state that it notifies clients of changed lists."""
 
     def create_initialization_options(self, *args: Any, **options: Any) -> InitializationOptions:
         return super().create_initialization_options(NotificationOptions(True, True, True), **options)
