@@ -76,6 +76,9 @@ def test_pattern_engines() -> None:
     assert engine_of("^a+$") == "linear"
     assert engine_of("^(?=a)b$") == "fancy"
     assert engine_of("(") is None
+    assert engine_of("^[a-z]{1,10000}$") == "large"
+    # Each of these parts may be repeated so often, but all of them together take too long for each character.
+    assert engine_of("|".join(f"[ab]*a[ab]{{4000}}c{number}|[ab]*b[ab]{{4000}}d" for number in range(100))) is None
     assert weakest_engine(["a", "(?!b)"]) == "fancy"
     assert not matcher("(")("x")
     assert matcher("^x")("xy")

@@ -15,7 +15,8 @@ BACKTRACK_LIMIT = 100_000
 
 SIZE_LIMIT = 1 << 20
 """Maximum compiled size of a pattern for the engine `linear`, in bytes: the time per character grows with the size."""
-_MAX_REPETITION = 12_000
+_MAX_UNROLLED = 12_000
+"""Largest `unrolled_length` of a pattern that needs another engine than `linear`."""
 
 Engine = Literal["linear", "large", "fancy"]
 """Regex engine of jsonschema-rs: `linear`, `large` (without our size limit) or `fancy` (with look-around)."""
@@ -126,7 +127,7 @@ def _looks_in(tree: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _repeats_too_often(pattern: str) -> bool:
-    return largest_repetition(pattern) > _MAX_REPETITION
+    return unrolled_length(pattern) > _MAX_UNROLLED
 
 
 def engine_options(engine: Engine) -> jsonschema_rs.PatternOptionsType:
@@ -166,25 +167,26 @@ def sample_strings(pattern: str, minimum: int = 0) -> Iterator[str]:
         yield from (_MIXED * count for count in (1, 2, 4, 8))
 
 
-def largest_repetition(pattern: str) -> int:
-    """Return the maximum repetitions of any part of a pattern; nested counts are multiplied. 10**9 if unknown."""
+def unrolled_length(pattern: str) -> int:
+    """Return the number of parts of a pattern without counted repetition: `(ab{3}){2}` has 8. 10**9 if unknown."""
     tree = _parsed(pattern)
-    return 10**9 if tree is None and pattern.count("{") > 1 else _repetition(tree or ())
+    return 10**9 if tree is None and pattern.count("{") > 1 else _unrolled_length(tree or ())
 
 
-def _repetition(tree: Any) -> int:
-    maximum = 1
+def _unrolled_length(tree: Any) -> int:
+    length = 0
     for op, value in tree:
         name = str(op)
         if name in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
             low, high, inner = value
-            count = int(high) if int(high) < _UNBOUNDED else max(int(low), 1)
-            maximum = max(maximum, count * _repetition(inner))
+            length += (int(high) if int(high) < _UNBOUNDED else max(int(low), 1)) * _unrolled_length(inner)
         elif name in ("SUBPATTERN", "ASSERT", "ASSERT_NOT"):
-            maximum = max(maximum, _repetition(value[-1]))
+            length += _unrolled_length(value[-1])
         elif name == "BRANCH":
-            maximum = max(maximum, *(_repetition(branch) for branch in value[1]))
-    return maximum
+            length += sum(map(_unrolled_length, value[1]))
+        else:
+            length += 1
+    return length
 
 
 def _parsed(pattern: str) -> Any:
