@@ -25,7 +25,7 @@ from operations import (
     operation,
     subscribe,
 )
-from operations.calls import PendingRequestMap
+from operations.calls import CallHandler, PendingRequestMap
 from operations.jobs import Jobs
 from operations.pubsub.memory import MemoryTransport
 from operations.testing import error_of
@@ -164,6 +164,23 @@ async def test_the_function_subscribe_takes_a_timeout() -> None:
     with pytest.raises(CallError) as raised:
         await anext(stream)
     assert raised.value.code is ErrorCode.TIMEOUT
+
+
+async def test_a_worker_and_its_transport_are_closed_by_async_with(registry: OperationRegistry) -> None:
+    async with MemoryTransport() as bus:
+        caller = PendingRequestMap(bus.join())
+        async with CallHandler(registry, bus) as handler:
+            await handler.registered()
+            assert (await caller.call("shop.quote", {"item": "tea"})).data == "1 tea"
+        assert (await error_of(caller.call("shop.quote", {"item": "tea"}))).code is ErrorCode.UNAVAILABLE
+        heard: list[bytes] = []
+        bus.listen("shop.news", lambda message, _: heard.append(message))
+    other, received = bus.join(), asyncio.Event()
+    other.listen("shop.news", lambda message, _: received.set())
+    other.send("shop.news", b"closed")
+    async with asyncio.timeout(10):
+        await received.wait()
+    assert heard == []
 
 
 async def test_an_error_result_is_raised_if_configured(registry: OperationRegistry) -> None:

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from operations.calls.addresses import namespaces_of
 from operations.calls.announcements import Announcer
@@ -208,6 +208,14 @@ class CallHandler:
         if self._requests.recording:
             await asyncio.wait(list(self._requests.recording), timeout=grace)
         await self.dispatcher.drain(grace)
+        await self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         await self.close()
 
     async def close(self) -> None:

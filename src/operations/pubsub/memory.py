@@ -8,7 +8,8 @@ import os
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from operations.pubsub.protocols import Arrival, Capabilities, InProcess, Part, Receive, Stop, Undelivered
 
@@ -140,6 +141,14 @@ class MemoryTransport:
         self._bus.flush()
         for stop in list(self._stops):
             stop()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
 
     def _keep(self, stop: Stop) -> Stop:
         def stop_once() -> None:
