@@ -58,7 +58,7 @@ def search_config(start: Path | None = None) -> FoundConfig:
     """Search `start` and its parent directories for a configuration.
 
     The search ends at a file of another user, and at a parent directory that belongs to another user or is writable by
-    all: other users must not be able to decide what runs in `start`.
+    all. Other users can therefore not decide what runs in `start`.
     """
     directory = Path.cwd() if start is None else Path(start).absolute()
     for place in (directory, *directory.parents):

@@ -71,7 +71,7 @@ class Caller:
         self.headers = headers or {}
         """The headers of the request by name; empty for a caller without HTTP."""
         self.input_bytes = 0
-        """Size of the request's body if it counts towards the limit on the inputs of running calls."""
+        """Size of the request's body, if the limit on the inputs of running calls includes the body; otherwise 0."""
         self._exposure = exposure
         self._epoch = epoch
 

@@ -1,4 +1,4 @@
-"""Exposure: the operations of a registry that are served, and the part of them that a caller may call.
+"""Exposure: the served operations of a registry, and which of them a caller may call.
 
 The module does not depend on a protocol.
 """
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class Rights(msgspec.Struct, frozen=True):
-    """The part of an identity that decides which exposed operations it may call. Equal rights get equal lists."""
+    """The scopes and actions of an identity that exposed operations require. Equal rights get equal lists."""
 
     scopes: frozenset[str] = frozenset()
     actions: frozenset[tuple[str, str]] = frozenset()

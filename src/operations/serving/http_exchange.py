@@ -104,7 +104,7 @@ class HTTPExchange:
             self._news.set()
 
     def end_body(self) -> None:
-        """Note that the body is complete."""
+        """Mark the body as complete."""
         self.has_more = False
         if self._news is not None:
             self._news.set()

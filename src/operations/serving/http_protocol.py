@@ -183,11 +183,11 @@ class HTTPProtocol(asyncio.Protocol):
         self._headers = []
 
     def on_url(self, url: bytes) -> None:
-        """Keep a part of the target."""
+        """Store a part of the request target."""
         self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep a header. Trailers are dropped: as headers they would bypass the checks of a proxy."""
+        """Store a header. Trailers are dropped: as headers they would bypass the checks of a proxy."""
         if not self._in_head:
             return
         headers = self._headers
@@ -238,7 +238,7 @@ class HTTPProtocol(asyncio.Protocol):
         self._waiting.append(self._reading)
 
     def on_body(self, body: bytes) -> None:
-        """Keep a part of a body, unless the response to its request is complete."""
+        """Pass a part of a body to its exchange, unless the response to its request is complete."""
         self._framing_bytes -= len(body) + _FRAMING_OF_A_PART
         if self._reading is not None and not self._reading.is_over:
             self._reading.add(body)
@@ -415,7 +415,7 @@ class UnreadResponses:
 
     def __init__(self) -> None:
         self._connections: dict[asyncio.Transport, tuple[str, int]] = {}
-        """The address of each connection, and the number of unread bytes when it was last counted."""
+        """The address of each connection, and its number of unread bytes at the last count."""
         self._bytes = 0
 
     def add(self, transport: asyncio.Transport, address: str) -> None:

@@ -12,7 +12,7 @@ from operations.wire import MAX_VALUES
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Sizes in bytes and times in seconds. Each limit applies to one request unless its description says otherwise.
 
-    Anonymous callers are counted by address in place of identity.
+    For anonymous callers, the limits of an identity apply to each address.
     """
 
     body_bytes: int = 4 << 20

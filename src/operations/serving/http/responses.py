@@ -27,7 +27,7 @@ _PASSED_ON = frozenset({"content-language", "content-disposition", "etag", "last
 _INERT = (b"content-security-policy", b"sandbox")
 """The header with which a browser runs no script of a response, and treats the response as of another origin."""
 _NO_STORE = (b"cache-control", b"no-store")
-"""Caches may not keep results: a cache that ignores `X-API-Key` would send them to other callers."""
+"""The header that forbids caching: a cache that ignores `X-API-Key` would send results to other callers."""
 _encode = msgspec.json.Encoder().encode
 _EVENTS = "text/event-stream"
 

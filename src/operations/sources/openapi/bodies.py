@@ -91,7 +91,7 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     encoding: Mapping[str, Mapping[str, Any]]
     """The OAS encoding of the body's properties, for forms."""
     members: frozenset[str] | None
-    """The names of the body's properties; None for a body that is not a plain object."""
+    """The names of the body's properties; None for a body that cannot be flattened."""
     required: Sequence[str] = ()
     is_open: bool = False
     """Whether the body may have other properties as well."""

@@ -160,7 +160,7 @@ def plan_body(
 ) -> PlannedBody:
     """Plan how an input contains a body; `taken` has the keys of parameters.
 
-    The body is flattened if all its schemas are plain objects, and no property has the name of a parameter. The
+    The body is flattened if its schemas only describe properties of objects, none with the name of a parameter. The
     properties of all media types are merged; the properties in an input determine the media type that is sent.
     """
     declared = _declared_content(documents, body, notes)
@@ -324,7 +324,7 @@ def _hint(documents: Documents, members: _Properties) -> dict[str, Any]:
 
 
 def _members_of(documents: Documents, node: DocNode, notes: list[str]) -> _Properties | None:
-    """Return the properties of a plain object schema, also those that are required but not described.
+    """Return the properties of a schema that can be flattened, also required properties without a schema.
 
     Return None for any other schema.
     """
@@ -339,7 +339,7 @@ def _members_of(documents: Documents, node: DocNode, notes: list[str]) -> _Prope
 
 
 def _properties_of(documents: Documents, node: DocNode, notes: list[str], depth: int = 0) -> _Properties | None:
-    """Return the properties of a plain object schema, including its `allOf`; None for any other schema."""
+    """Return the properties of a schema that can be flattened, including its `allOf`; None for any other schema."""
     try:
         node = documents.follow(node)
     except IdentifiedReferenceError:

@@ -94,7 +94,7 @@ class _Session(msgspec.Struct, eq=False):
 
     @property
     def bytes(self) -> int:
-        """Size of the messages that are kept."""
+        """Size of the stored messages."""
         return self.events.bytes + self.received
 
 
