@@ -50,10 +50,10 @@ class SchemaRow(NamedTuple):
 
 
 def schema_lines(document: Any, *, limit: int, more: str) -> Iterator[str]:
-    """Yield a line for each field of a schema; for a schema without fields, one line with its type.
+    """Yield a line for each field of a schema, or the type of a schema without fields.
 
-    If there are more than `limit` fields, a line has the number of omitted fields, and `more`, the command that prints
-    all of them.
+    If there are more than `limit` fields, another line has the number of omitted fields, and the command `more`, which
+    prints all fields.
     """
     text = SchemaText(document)
     rows = list(text.rows())

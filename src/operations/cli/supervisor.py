@@ -110,7 +110,7 @@ class Supervisor:
     """Keeps `count` processes of a command running until `stopping` is set.
 
     A process that ends is started again, after a delay that doubles while it fails quickly. `reload` replaces the
-    processes one by one: a new one must be ready before the old one is stopped; otherwise the old one stays.
+    processes one by one. An old process is stopped only when the new one is ready; otherwise the old process stays.
     """
 
     def __init__(self, words: Callable[[int], Sequence[str]], count: int, *, grace: float, report: Report) -> None:

@@ -56,9 +56,9 @@ def actions_of(config: Config) -> list[Action]:
 def digest_actions(config: Config) -> str:
     """Return a digest of the actions of a configuration; empty if there are none.
 
-    The digest covers: the tables of sources as written, except `_HARMLESS` settings; the tables of transports as
-    written; the variables that a server or hub sends; and the values of variables from variable files. It does not
-    cover environment variables, because only the user sets them.
+    The digest covers the tables of sources and transports as written, except `_HARMLESS` settings of sources. It also
+    covers the variables that a server or hub sends, and the values of variables from variable files. It does not cover
+    environment variables, because only the user sets them.
     """
     if not actions_of(config):
         return ""

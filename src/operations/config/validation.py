@@ -182,8 +182,9 @@ KINDS: dict[str, type[AnySource]] = {
 
 
 def choose_kind(checker: Checker, table: Any, key: Key) -> type[AnySource] | None:
-    """Return the struct for a table of `[sources]`; report a problem and return None unless the table has the key of
-    exactly one kind.
+    """Return the struct for a table of `[sources]`.
+
+    Report a problem and return None unless the table has the key of exactly one kind.
     """
     if not isinstance(table, Mapping):
         checker.report(key, "expected a table")

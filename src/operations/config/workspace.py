@@ -190,9 +190,9 @@ async def open_workspace(
     """Open the sources of a configuration concurrently, or only those in `only`; a failure affects no other source.
 
     `on_progress` receives the report of each source when it is ready or has failed. `show_consent` receives the name of
-    a source and the URL for the user's consent, for MCP servers with OAuth; without it, these servers fail.
-    `ask` decides on calls that need approval; without `ask`, the caller is asked. `callbacks` has functions that answer
-    servers' questions and observe HTTP requests.
+    a source and the URL for the user's consent, for MCP servers with OAuth. Without `show_consent`, these servers
+    fail. `ask` decides on calls that need approval; without `ask`, the caller is asked. `callbacks` has functions that
+    answer servers' questions and observe HTTP requests.
     """
     if not isinstance(config, Config):
         message = f"open_workspace takes a Config, not {type(config).__name__}: use load_config(path)"

@@ -37,8 +37,8 @@ def parse_arguments(arguments: Mapping[str, Any] | str | bytes | None) -> dict[s
 def read_arguments(arguments: dict[str, Any], schema: Schema) -> Any:
     """Return the operation's input for the arguments that a model sent.
 
-    Exported property names are replaced by those of the schema, properties that the model marked as omitted are
-    removed, and JSON strings are decoded. Values that the schema accepts are not changed.
+    Exported property names are replaced by those of the schema, and JSON strings are decoded. Properties that the model
+    marked as omitted are removed. Values that the schema accepts are not changed.
     """
     document = argument_schema(schema)
 

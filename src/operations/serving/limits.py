@@ -20,8 +20,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     incoming_bytes: int = 64 << 20
     """Largest total size of the request bodies of one identity that have not arrived completely.
 
-    For a caller without scopes and resources, also the largest total size of the inputs of its running calls, over HTTP
-    and over MCP separately. Inputs of at most 64 KiB do not count.
+    For a caller without scopes and resources, also the largest total size of the inputs of its running calls. HTTP and
+    MCP have separate totals. Inputs of at most 64 KiB do not count.
     """
     values: int = MAX_VALUES
     """Largest number of JSON values in a body over 64 KiB, if the caller has neither scopes nor resources."""

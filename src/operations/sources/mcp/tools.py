@@ -86,7 +86,7 @@ def assign_names(originals: Iterable[str]) -> dict[str, tuple[str, Mapping[str, 
     """Return an operation name and annotations for each tool name.
 
     A valid name stays the same and has no annotations. For any other name, the annotations have the original name. If
-    two tools would get the same name, a changed name gets a suffix: a hash of the original name, so that it does not
+    two tools would get the same name, a hash of the original name is appended to a changed name. Names therefore do not
     depend on the order of the tools.
     """
     mapped = {original: map_source_name(original) for original in originals}

@@ -105,9 +105,7 @@ class CredentialSource:
     def choose(
         self, security: Sequence[Mapping[str, Any]], own: HTTPAuth | None
     ) -> Sequence[tuple[HTTPAuth, Scheme | None]]:
-        """Return the credentials for an operation: `own`, the credential of the call, if there is one; otherwise the
-        configured credentials that the operation requires.
-        """
+        """Return the credentials for an operation: `own`, the credential of the call, or else configured ones."""
         return choose_credentials(self._auth if own is None else own, self._schemes, security)
 
     async def resolve(self, chosen: Sequence[tuple[HTTPAuth, Scheme | None]], timeout: float) -> RequestCredentials:

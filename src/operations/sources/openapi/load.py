@@ -182,8 +182,8 @@ def from_openapi_url(
     Await the result, or use it with `async with`, which closes the connections.
 
     The first request for the document has no credentials. If it fails with 401, a second request has the credentials
-    and the configured headers. The second request is also sent if a registry of this library serves the document,
-    because such a document contains only the operations that its reader may call. It is sent only to an origin that
+    and the configured headers. The second request is also sent if a registry of this library serves the document: such
+    a document contains only operations that its reader may call. The second request is sent only to an origin that
     receives the credentials of calls.
     """
     return AwaitableContext(_open_url(url, config, loader, own))
@@ -330,7 +330,7 @@ def _not_a_document(url: str, found: str, response: HTTPResponse) -> str:
 def read_file(path: str, directory: Path | None = None) -> bytes:
     """Return the content of a file; raise OSError for a device, such as `/dev/zero`, whose content may never end.
 
-    With `directory`, raise OSError also for a pipe and for a link that leads out of the directory: a document from
+    With `directory`, raise OSError also for a pipe, and for a link that leads out of the directory. A document from
     another person may come with a link to a private file of the user.
     """
     file = Path(path)

@@ -27,7 +27,7 @@ _inside = threading.local()
 def import_isolated(name: str, path: str, read: Callable[[ModuleType], T], *, timeout: float) -> T | str:
     """Return the result of `read` for the module, or one line with the reason why the import failed.
 
-    The import and `read`, which may also run the module's code, run in a separate thread: an exit or endless loop
+    The import runs in a separate thread, and so does `read`, which may run the module's code. An exit or endless loop
     affects only that thread. Output goes to stderr, stdin is empty, and the current directory is restored.
     """
     if getattr(_inside, "importing", False):

@@ -88,8 +88,8 @@ class ModuleFile(msgspec.Struct, frozen=True):
 class ModuleTree:
     """A top directory and the package name of its modules.
 
-    `real` is the name of an importable package or module; without it, each tree gets a unique name, so that equal file
-    names never collide in `sys.modules`.
+    `real` is the name of an importable package or module. Without `real`, each tree gets a unique name, so that equal
+    file names never collide in `sys.modules`.
     """
 
     def __init__(self, directory: str, fs: ScannerFS, *, real: str | None = None) -> None:

@@ -92,7 +92,7 @@ class ModuleDefinitions(msgspec.Struct, frozen=True):
 def scan_operations(path: str | Path, fs: ScannerFS | None = None, *, timeout: float = 30.0) -> OperationManifest:
     """Return the operations in a directory, a file or an importable package, and what was skipped.
 
-    Each module is imported in isolation: one that raises, exits, hangs for `timeout` seconds or cannot be read is
+    Each module is imported in isolation. A module that raises, exits, hangs for `timeout` seconds or cannot be read is
     reported in `skipped` and logged as a warning. `fs` is the file system to read from, by default the local one.
     """
     manifest = Scanner(path, fs, timeout=timeout).scan()
