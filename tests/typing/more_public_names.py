@@ -140,7 +140,7 @@ from operations.schema import (
     validation_error,
 )
 from operations.search import SearchDocument, SearchIndex
-from operations.serving import HTTPServer, Limits, ServedApp, app, serve_http
+from operations.serving import HTTPServer, Limits, ServedApp, app, mcp_server, serve_http, serve_mcp_stdio
 from operations.serving.console import Sources, SourceState
 from operations.serving.mcp import prompt
 from operations.sources.entry_points import list_sources, open_source
@@ -381,6 +381,9 @@ async def serve(registry: OperationRegistry, tokens: AnyAuthenticator) -> None:
     async with HTTPServer(served, "127.0.0.1:0") as server:
         print(server.url)
     await serve_http(registry, 8000, allow=["shop.*"])
+    only_mcp: ServedApp = mcp_server(registry, allow=["shop.*"])
+    await serve_http(only_mcp)
+    await serve_mcp_stdio(registry, allow=["shop.*"])
     print(welcome)
 
 
