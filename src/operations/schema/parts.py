@@ -1,6 +1,6 @@
 """SchemaParts: the schemas that apply to one value, merged into one schema or as separate branches of its unions.
 
-`Fields` finds them by the path of the value. The schemas are normalised documents of `operations.schema`, whose
+`Fields` finds schemas by the path of the value. The schemas are normalised documents of `operations.schema`, whose
 references are pointers into `$defs`.
 """
 

@@ -84,8 +84,8 @@ class Schema:
         """Return every problem of `value`; empty if valid.
 
         `found` has problems from another check, such as conversion to a Python type; they are added at paths where the
-        schema has none. With `bounded`, at most 100 problems are listed, and only the first one of a large value,
-        because finding all of them takes long.
+        schema has none. With `bounded`, at most 100 problems are listed; of a large value, only the first
+        problem, because finding all problems takes long.
         """
         if self.check(value):
             problems = []

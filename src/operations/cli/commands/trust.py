@@ -48,9 +48,9 @@ COMMAND = Command(
     run=run,
     options=(Option("--revoke", "remove the trust"),),
     notes="""
-A configuration that starts commands, imports modules, sends values of variables or connects to a transport is used
-only if its user trusts it. Trust applies to the file's path and to the actions in it: when they change, you are asked
-again. Files that `ops init` and `ops add` write are trusted.
+A configuration that starts commands, imports modules, sends values of variables, stores tokens or connects to a
+transport is used only if its user trusts it. Trust applies to the file's path and to the actions in the file: when the
+actions change, you are asked again. Files that `ops init` and `ops add` write are trusted.
 """,
     examples=(
         ("ops trust", "the nearest operations.toml"),

@@ -50,7 +50,7 @@ class Diagnosis:
         self._pointers = dict(_pointers(evaluator.document))
 
     def causes(self, value: Any) -> Iterator[Cause]:
-        """Yield the violated rules of a plain value; if the budget is used up, the last rule reports that."""
+        """Yield the violated rules of a plain value; if the budget is used up, the last item reports this."""
         budget = Budget(value)
         explaining = _Explaining(self._evaluator, self._pointers, budget)
         pending = [_Task(self._evaluator.document, value, (), "")]

@@ -39,7 +39,7 @@ class Hidden:
         return False
 
     def redacted(self, value: Any, path: Path) -> Any:
-        """Return the value at `path` with every secret replaced; the same object if there is none."""
+        """Return the value at `path` with every secret replaced; the value itself if it has no secrets."""
         return _redacted(value, self._below(path)) if self.touches(path) else value
 
     def _below(self, path: Path) -> Any:
@@ -88,7 +88,7 @@ class Secrets:
         return Reach(self._definitions, "marks secrets", is_marked, lambda definition: definition.native.marks_secrets)
 
     def secret_paths(self, value: Any) -> Hidden:
-        """Return the paths in `value` that must never be printed; all of them if the search takes too long."""
+        """Return the paths in `value` that must never be printed; every path if the search takes too long."""
         if not self._marked.reached_from("#"):
             return Hidden(None)
         holder: dict[int, Any] = {}
@@ -100,7 +100,7 @@ class Secrets:
         return Hidden(holder[0])
 
     def _enter(self, path_schemas: _PathSchemas, value: Any, pending: list[Any], budget: Budget) -> Any:
-        """Return the tree of one path; its properties are added to `pending`."""
+        """Return the tree of one path, and add the properties at this path to `pending`."""
         if path_schemas.secret:
             return _SECRET
         if not path_schemas.has_secret or value is None or isinstance(value, bool):
