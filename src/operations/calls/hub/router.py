@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 from operations.access import access_error, check_access
 from operations.calls.codec import CODEC_OF, JSON, MSGPACK, UNREADABLE, Codec, error_event, part_reader
-from operations.calls.events import NULL, VERSION, AbortPayload, CallAborted, CallCredit, CreditPayload, EventHeader
+from operations.calls.events import NULL, VERSION, AbortPayload, CallAborted, CreditPayload, EventHeader
 from operations.calls.hub.directory import CallableOperation, HubDirectory
 from operations.calls.hub.listeners import NO_ADDRESS
 from operations.calls.hub.route_observer import RouteObserver, parent_of, read_code
@@ -55,9 +55,6 @@ _MOST_CLAIMED = 4096
 """Largest size of a claimed identity that is decoded."""
 _MOST_CONTROL = 4096
 """Largest payload of an abort or credit message that is forwarded; a larger one is replaced by a minimal one."""
-_CREDIT_SECONDS = 0.02
-"""Interval in which the credit for a worker that reads slowly is collected."""
-_MOST_CREDIT = 1 << 30
 _MOST_REJECTED = 4 << 20
 """Largest unreadable message that is searched for its id."""
 _ENDED_KEPT = 10_000
@@ -116,6 +113,7 @@ class Router:
         for observer in self.observers:
             observer.left(session, reason)
         session.grants.clear()
+        session.credit.clear()
         for request_id, queue in list(session.queued.items()):
             queue.remove(session, request_id)
         work, session.running = session.running, {}
@@ -458,31 +456,10 @@ class Router:
         if header.type == "call.aborted":
             self._end(call, within=self._closing_seconds if target is call.worker else 0.0)
         elif target.credit or (target.link is not None and target.link.is_slow):
-            self._collect_credit(call, header, codec)
+            given = _read_credit(header.payload, codec)
+            target.hold_credit(call, given.items, given.bytes)
             return
         target.send(codec.encode(header))
-
-    def _collect_credit(self, call: RoutedCall, header: EventHeader, codec: Codec) -> None:
-        """Add up the credit for a worker that reads slowly, so that many messages become one."""
-        given = _read_credit(header.payload, codec)
-        worker = call.worker
-        if not worker.credit:
-            asyncio.get_running_loop().call_later(_CREDIT_SECONDS, self._send_credit, worker)
-        items, size = worker.credit.get(call, (0, 0))
-        worker.credit[call] = (
-            min(items + max(0, given.items), _MOST_CREDIT),
-            min(size + max(0, given.bytes), _MOST_CREDIT),
-        )
-
-    def _send_credit(self, worker: HubSession) -> None:
-        """Send a worker the collected credit, as soon as the worker has read its other messages."""
-        if worker.link is not None and worker.link.is_slow and self.sessions.get(worker.name) is worker:
-            asyncio.get_running_loop().call_later(_CREDIT_SECONDS, self._send_credit, worker)
-            return
-        credit, worker.credit = worker.credit, {}
-        for call, (items, size) in credit.items():
-            if not call.has_ended:
-                worker.send(JSON.encode(CallCredit(VERSION, call.id, "", CreditPayload(call.id, items, size))))
 
     def _control_unknown(self, session: HubSession, header: EventHeader) -> None:
         """Handle a control message for a call that no worker runs: the call is queued, has ended, or is unknown."""

@@ -12,8 +12,8 @@ from hashlib import blake2b
 
 import msgspec
 
-from operations.calls.codec import Codec, transcode
-from operations.calls.events import EventHeader, HelloPayload
+from operations.calls.codec import JSON, Codec, transcode
+from operations.calls.events import VERSION, CallCredit, CreditPayload, EventHeader, HelloPayload
 from operations.context import Grant, Identity
 from operations.errors import CallError, ErrorCode
 from operations.failures import NOT_CONVERTED, not_converted, too_large
@@ -49,6 +49,9 @@ requests of other callers wait for the unconfirmed ones.
 """
 CONFIRM_SECONDS = 1.0
 """Seconds after which requests no longer count as unconfirmed: a worker may be slow, or may never confirm them."""
+_CREDIT_SECONDS = 0.02
+"""Interval in which the credit for a worker that reads slowly is collected."""
+_MOST_CREDIT = 1 << 30
 _MAX_CONVERTED = 4 << 20
 _MAX_CONVERTED_VALUES = 25_000
 """Limits of a message that is converted to JSON: its bytes, and its values. A value takes up to 1.5 µs to convert."""
@@ -129,6 +132,26 @@ class HubSession:
         if self.max_payload is not None and len(message) > self.max_payload:
             raise too_large(operation_id, "request", len(message), self.max_payload, "no")
         return message
+
+    def hold_credit(self, call: RoutedCall, items: int, size: int) -> None:
+        """Add up the credit for this worker, which reads slowly, so that many messages become one."""
+        if not self.credit:
+            asyncio.get_running_loop().call_later(_CREDIT_SECONDS, self._send_credit)
+        held_items, held_size = self.credit.get(call, (0, 0))
+        self.credit[call] = (
+            min(held_items + max(0, items), _MOST_CREDIT),
+            min(held_size + max(0, size), _MOST_CREDIT),
+        )
+
+    def _send_credit(self) -> None:
+        """Send the credit that was held back, as soon as this worker has read its other messages."""
+        if self.credit and self.link is not None and self.link.is_slow:
+            asyncio.get_running_loop().call_later(_CREDIT_SECONDS, self._send_credit)
+            return
+        credit, self.credit = self.credit, {}
+        for call, (items, size) in credit.items():
+            if not call.has_ended:
+                self.send(JSON.encode(CallCredit(VERSION, call.id, "", CreditPayload(call.id, items, size))))
 
     def write_identity(self, codec: Codec) -> msgspec.Raw:
         """Encode the peer's own identity, and keep it in `encoded_identity`: most requests need it."""
