@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
+from operations.cli import remote
+from operations.cli.failures import CommandError
+from operations.config.settings import TransportSettings
 from tests.cli.driving import Project
 from tests.cli.test_processes import line_with, running
 from tests.nats_server import NatsServer, free_ports
@@ -102,6 +107,21 @@ def test_a_refused_connection_is_reported(scheme: str, project: Project) -> None
     assert f"{url} cannot be reached: connection refused" in done.err
     with running(project, "worker", "--url", url, said="connecting") as (worker, _):
         assert "connection refused; retrying" in line_with(worker, "cannot be reached")
+
+
+async def test_a_refused_connection_is_reported_when_the_time_limit_comes_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @asynccontextmanager
+    async def connecting() -> AsyncIterator[None]:
+        await asyncio.Event().wait()
+        yield
+
+    monkeypatch.setattr(remote, "_CONNECT_TIMEOUT", 0.05)  # shorter than the second for which a server must refuse
+    settings = TransportSettings(url=f"redis://127.0.0.1:{free_ports(1)[0]}")
+    async with AsyncExitStack() as stack:
+        with pytest.raises(CommandError, match="cannot be reached: connection refused"):
+            await remote.connect_transport(stack, connecting(), settings)
 
 
 def test_a_worker_reports_disconnects_and_reconnects(project: Project) -> None:

@@ -79,9 +79,9 @@ async def connect_transport(
 ) -> Any:
     """Return the connected transport; `stack` closes the connection.
 
-    If the server refuses connections, raise an error before the time limit for connecting. A server that is still
-    starting refuses connections too, so the error is raised only after `patience` seconds (the value of `--timeout`),
-    and after one second at the earliest.
+    Raise an error if the server has refused connections for `patience` seconds (the value of `--timeout`) and for at
+    least one second. A shorter time is not enough, because a server that is still starting refuses connections too. If
+    the server does not respond, the limit is `patience` seconds, but at least five.
     """
     refused = asyncio.create_task(wait_until_refused(settings, max(_REFUSED_SECONDS, patience)))
     longest = max(_CONNECT_TIMEOUT, patience)
@@ -90,9 +90,8 @@ async def connect_transport(
             refused.add_done_callback(lambda task: None if task.cancelled() else limit.reschedule(0))
             return await stack.enter_async_context(connecting)
     except TimeoutError:
-        reason = f"did not respond within {longest:g} seconds"
-        if refused.done():
-            reason = f"cannot be reached: {refused.result()}"
+        refusal = refused.result() if refused.done() else await _refusal_of(settings)
+        reason = f"did not respond within {longest:g} seconds" if refusal is None else f"cannot be reached: {refusal}"
         message = f"{shown_url(settings)} {reason}"
         hint = "check that the hub or server is running, or wait longer with --timeout"
         raise CommandError(message, hint, exit_code=TRANSPORT) from None
@@ -141,13 +140,19 @@ async def wait_until_refused(settings: TransportSettings, seconds: float = _REFU
     since = loop.time()
     while True:
         await asyncio.sleep(_PROBE_INTERVAL)
-        # With `servers` among its options, a client may have more addresses than its URL.
-        known = [] if "servers" in settings.options else hosts_and_ports(settings.url)
-        reasons = await asyncio.gather(*(_refusal(host, port) for host, port in known))
-        if not known or None in reasons:
+        reason = await _refusal_of(settings)
+        if reason is None:
             since = loop.time()
         elif loop.time() - since >= seconds:
-            return str(reasons[0])
+            return reason
+
+
+async def _refusal_of(settings: TransportSettings) -> str | None:
+    """Return why no address of a transport can be reached; None if one can be or the reason is unknown."""
+    # With `servers` among its options, a client may have more addresses than its URL.
+    known = [] if "servers" in settings.options else hosts_and_ports(settings.url)
+    reasons = await asyncio.gather(*(_refusal(host, port) for host, port in known))
+    return None if not known or None in reasons else reasons[0]
 
 
 async def _refusal(host: str, port: int) -> str | None:
