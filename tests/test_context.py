@@ -62,5 +62,5 @@ def test_resources_of_an_identity_are_a_mapping() -> None:
 
 
 async def test_a_nested_call_needs_a_function() -> None:
-    with pytest.raises(CallError, match="call takes a function with @operation, not str"):
+    with pytest.raises(CallError, match=r"context\.call\(\) takes a function with @operation, not str"):
         await OperationContext().call("shop.quote")  # type: ignore[call-overload]

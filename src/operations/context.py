@@ -239,7 +239,9 @@ class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
         calls `env[operation](…)` instead.
         """
         if not hasattr(operation, "bind"):
-            message = f"call takes a function with @operation, not {type(operation).__name__}: use context.env"
+            message = (
+                f"context.call() takes a function with @operation, not {type(operation).__name__}: use context.env"
+            )
             raise CallError(ErrorCode.VALIDATION_ERROR, message)
         called = self.env[operation](operation.bind(*args, **kwargs))
         if hasattr(called, "__aiter__"):

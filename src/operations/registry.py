@@ -172,7 +172,7 @@ class OperationRegistry(OperationCatalogue):
         If the first parameter is a context, leave it out: the call creates one.
         """
         if not isinstance(operation, FunctionOperation):
-            message = f"call takes a function with @operation, not {type(operation).__name__}: use execute"
+            message = f"registry.call() takes a function with @operation, not {type(operation).__name__}: use execute"
             raise CallError(ErrorCode.VALIDATION_ERROR, message)
         return await self.execute(operation, operation.bind(*args, **kwargs))
 

@@ -115,7 +115,7 @@ def is_writable(value: Any, scalars: frozenset[object]) -> bool:
 
 
 def has_json_marks(data: bytes) -> bool:
-    """Whether JSON may contain encoded bytes; other writers may write the dollar as `\\u0024`."""
+    """Whether JSON may contain a `$bytes` marker. Other encoders may write its dollar as `\\u0024`."""
     # Searching for one byte is much faster than for a string, and most messages contain neither of the two bytes.
     return (_DOLLAR in data and b'$bytes"' in data) or (_BACKSLASH in data and b"\\u0024" in data)
 

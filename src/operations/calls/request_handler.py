@@ -118,7 +118,7 @@ class RequestHandler:
     def _is_duplicate(self, event: CallRequested, reply: Reply) -> bool:
         """Return whether a request that was received before must not run.
 
-        Only queries run again, for a later attempt. A later attempt of another operation gets an error, because the
+        A later attempt at a query runs again. A later attempt at any other type of operation gets an error, because the
         response to the first attempt was lost.
         """
         if (

@@ -1,4 +1,4 @@
-"""Schemas as text for people: one line for each field, nested ones below, with ranges, formats and variants."""
+"""Schemas as text for people: one line for each field, with ranges, formats and variants; nested fields are below."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class SchemaText:
         self._work = _MAX_WORK
 
     def rows(self) -> Iterator[SchemaRow]:
-        """Yield a row for each field, nested fields and variants below it."""
+        """Yield a row for each field, and below it the rows of its nested fields and variants."""
         yield from self._below(self._document, 0)
 
     def kind(self, schema: object, hops: int = 0) -> str:

@@ -166,7 +166,10 @@ def _walk_arguments(arguments: Iterable[str], hide: Hide) -> list[str]:
 
 
 def _hide(text: str) -> str:
-    """Return the replacement of a secret: the names of its variables, or `[redacted]`."""
+    """Return the replacement of a secret: its variables (`${NAME}`), or `[redacted]` if it has none.
+
+    For text that mixes variables with other text, the replacement has both.
+    """
     names = [f"${{{match[1]}}}" for match in re.finditer(_VARIABLE, text)]
     if not names:
         return REDACTED

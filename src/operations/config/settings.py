@@ -1,4 +1,7 @@
-"""`Config`, a loaded configuration, and structs for the tables of a file, from which the schema is generated."""
+"""`Config` (a loaded configuration) and the structs for the tables of its file.
+
+The published schema is generated from these structs.
+"""
 
 from __future__ import annotations
 

@@ -37,10 +37,13 @@ _MAX_CHARACTERS = 16 * 1024 * 1024
 _NODE_BYTES = 64
 """Approximate memory of a value without the characters of its strings."""
 _MAX_PENDING_BYTES = 32 * 1024 * 1024
-"""Largest total size of the inputs of a script's calls that wait or run: they are kept outside the sandbox."""
+"""Largest total size of the inputs of a script's waiting and running calls. They are stored outside the sandbox."""
 _TOO_LARGE = "is too large or nested too deep"
 _SUSPENSIONS = 1_000
-"""How often imports and name lookups may suspend the sandbox; each allowed call adds three suspensions."""
+"""How often imports and name lookups may suspend the sandbox.
+
+The limit is three higher for each call that a script may make.
+"""
 
 
 class ScriptCalls(Protocol):

@@ -133,7 +133,7 @@ class MemoryTransport:
         return lambda: None
 
     def optional(self, kind: type[Part]) -> Part | None:
-        """Return this transport for `InProcess`, if the bus is direct; otherwise None."""
+        """Return this transport if `kind` is `InProcess` and the bus is direct; otherwise None."""
         return self if self._direct and kind is InProcess and isinstance(self, kind) else None
 
     async def close(self) -> None:

@@ -164,7 +164,7 @@ class ReconnectingTransport(ABC):
             down(reason)
 
     def _keep(self, command: bytes) -> None:
-        """Keep an encoded message for the next connection; its receiver has to expect a duplicate."""
+        """Keep an encoded message for the next connection. The receiver of the message has to expect a duplicate."""
         if self._kept_bytes + len(command) <= _MOST_KEPT:
             self._kept.append(command)
             self._kept_bytes += len(command)
@@ -176,7 +176,10 @@ class ReconnectingTransport(ABC):
         return kept
 
     async def _give_up(self, error: Exception) -> bool:
-        """Return whether the first connection failed permanently; if so, raise the error in the task waiting for it."""
+        """Return whether the first connection failed permanently.
+
+        If so, raise the error in the task that waits for this connection.
+        """
         first = self._first
         if first is None or first.done():
             return False
@@ -191,7 +194,7 @@ class ReconnectingTransport(ABC):
         self._why_down = error.message if isinstance(error, CallError) else reason_of(error)
 
     async def _pause(self, attempt: int) -> None:
-        """Wait after the failed attempt with this number, from 1 on: exponential back-off with jitter."""
+        """Wait after failed attempt number `attempt` (the first is 1), with exponential back-off and jitter."""
         shortest, longest = self._delays
         delay = random.uniform(0.5, 1.0) * min(longest, shortest * 2 ** min(attempt - 1, 16))
         level = logging.INFO if self._why_down in self._logged else logging.WARNING

@@ -314,7 +314,7 @@ SYNONYMS: dict[str, dict[str, float]] = _read_synonyms(_SYNONYMS)
 """Synonyms in one direction: `{stem of a query's word: {stem of a description's word: weight}}`."""
 
 VERBS: dict[str, str] = {stem(word): intent for intent, listed in _VERBS.items() for word in listed.split()}
-"""The intent of a verb, by its stem: read, create, update or delete; `write` may be a creation or an update."""
+"""The intent of a verb, by its stem: `read`, `create`, `update`, `delete`, or `write` (create or update)."""
 
 SCOPES: frozenset[str] = frozenset(stem(word) for word in _SCOPES.split())
 """Stems of words such as `legacy` or `public`, which restrict the subject of an operation."""

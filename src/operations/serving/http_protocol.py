@@ -375,7 +375,10 @@ class HTTPProtocol(asyncio.Protocol):
     # Time
 
     def _limit(self, seconds: float) -> None:
-        """Close the connection after `seconds` without a running request. A timer that is already set is reused."""
+        """Close the connection after `seconds` without a running request.
+
+        A timer that is set is reused, unless it would fire too late.
+        """
         self._until = until = self._loop.time() + seconds
         if self._timer is None or until < self._timer_at:
             self._set_timer(until)

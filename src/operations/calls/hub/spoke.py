@@ -151,7 +151,7 @@ class Spoke(ReconnectingTransport):
         """Do nothing: the hello is sent next."""
 
     def received(self, message: bytes, link: Link) -> None:
-        """Handle the welcome; pass messages that arrive directly after the welcome to the listeners."""
+        """Handle the welcome; pass to the listeners the messages that arrive directly after it."""
         if self._link is None and self._welcomed is not None and not self._welcomed.done():
             self._read_welcome(message)
             return
@@ -171,7 +171,7 @@ class Spoke(ReconnectingTransport):
         self._note_congestion(False)
 
     def receiving(self, link: Link) -> None:
-        """Do nothing: the hub is trusted."""
+        """Do nothing: the hub is trusted, so its unhandled bytes are not limited here."""
 
     def closed(self, link: Link, reason: str) -> None:
         """Report the lost connection."""

@@ -190,7 +190,10 @@ async def _probe(address: tuple[str, str]) -> Finding:
 
 
 async def _credentials(workspace: Workspace, name: str) -> list[Finding]:
-    """Check whether an API has the credentials that its document requires, and whether it accepts them."""
+    """Check the credentials that an API's document requires.
+
+    They must be configured, and the API must accept them.
+    """
     source = workspace.config.sources[name]
     if source.kind != "openapi":
         return []

@@ -44,8 +44,8 @@ _PIECE = 65536
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.S)
 
 
-# Number of calls over TLS that share a client: the connection of a cancelled call is aborted only when the others have
-# ended. A client that checks certificates takes milliseconds to build; one for plain connections, microseconds.
+# Number of calls over TLS that share a pyreqwest client. The connection of a cancelled call is aborted only when the
+# other calls have ended. Building a client that checks certificates takes milliseconds; without TLS, microseconds.
 _SHARE_TLS = 16
 
 
@@ -55,10 +55,10 @@ class PyreqwestClient:
     Names of response headers are in lower case, and values of one name are grouped. pyreqwest cannot read values that
     are not ASCII: they become U+FFFD. `Content-Encoding` and `Content-Length` of a decoded body are removed.
 
-    pyreqwest cannot cancel a request that was sent. If a request is cancelled before its response head arrives, its
-    connection is therefore aborted separately: immediately, or, for a call over TLS, when the few other calls that
-    share the client have ended. On platforms where sockets cannot be aborted (`socket_abort`), the connection closes at
-    the request's timeout.
+    pyreqwest cannot cancel a request that was sent. This client therefore aborts the connection if a call is cancelled
+    before its response head arrives. Without TLS it does so immediately; with TLS, once the few other calls that share
+    the pyreqwest client have ended. On platforms where sockets cannot be aborted (`socket_abort`), the connection
+    closes at the request's timeout.
     """
 
     def __init__(self, options: ClientOptions | None = None) -> None:

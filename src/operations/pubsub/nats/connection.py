@@ -161,7 +161,7 @@ class NatsConnectionOwner(Protocol):
     """Interface that the user of a connection implements."""
 
     def info_changed(self, info: ServerInfo) -> None:
-        """Handle a later INFO of the server: its cluster changed."""
+        """Handle an INFO of the server: the first, a change of its cluster, or the announcement of its shutdown."""
 
     def message_refused(self, text: str) -> None:
         """Handle the refusal of a message or a subscription; the connection stays open."""
@@ -354,7 +354,7 @@ class NatsConnection(asyncio.Protocol):
         self._owner.closed(self, self.reason)
 
     def on_info(self, info: ServerInfo) -> None:
-        """Start the handshake at the server's first INFO; later ones announce changes of the cluster."""
+        """Handle an INFO of the server: the first, a change of its cluster, or the announcement of its shutdown."""
         self.info = info
         self.buffer.batch_bytes = min(_BATCH_BYTES, info.max_payload)
         if not self.informed.done():

@@ -97,7 +97,10 @@ def _number(text: str, url: str) -> int:
 
 
 class NamespaceKeys:
-    """The keys of one namespace; braces keep them on one server of a cluster, so that one script can use several."""
+    """The keys of one namespace.
+
+    The braces keep them on the same server of a cluster, so that one script can use several of the keys.
+    """
 
     __slots__ = ("_start", "changes", "dead", "owners", "queue", "stored", "workers")
 

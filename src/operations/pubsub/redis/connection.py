@@ -139,7 +139,7 @@ class RedisConnection(asyncio.Protocol):
             self._transport.abort()
 
     async def close(self, *, within: float = 1.0) -> None:
-        """Wait until every command was answered, then close; `lost` is not called."""
+        """Wait until every command was answered, at most `within` seconds, then close; `lost` is not called."""
         if not self.is_open:
             return
         self._reason = "closed"

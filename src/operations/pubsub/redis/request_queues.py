@@ -47,7 +47,10 @@ REGISTER = Script(
 
 
 class RequestQueues:
-    """The queues that this peer takes requests from, across connections."""
+    """The queues from which this peer takes requests.
+
+    They are kept when the connection is lost, and joined again on the next one.
+    """
 
     def __init__(self, bus: RedisBus) -> None:
         self._bus = bus
@@ -62,7 +65,7 @@ class RequestQueues:
         self._is_refused = False
 
     def add(self, address: str, receive: Receive, joined: OnReply) -> None:
-        """Take from one more queue."""
+        """Take requests from one more queue."""
         receivers = self._receivers.setdefault(address, [])
         receivers.append(receive)
         self._arrivals[self._bus.keys.of_namespace(address).queue] = Arrival(address)

@@ -178,7 +178,7 @@ class Costs:
             self._known[pointer] = self._definition(pointer, last).shortened()
 
     def _edge(self, cycle: frozenset[str], entries: set[str]) -> int:
-        """Return the visits counted for re-entering a cycle.
+        """Return how many visits to count for a reference that leads back into a cycle.
 
         While checking, the native engine caches the results of definitions that refer to themselves, so each entry into
         the cycle counts once. When it lists errors, nothing is cached.

@@ -29,7 +29,10 @@ class Cause(NamedTuple):
     kind: Any
     note: str = ""
     words: str | None = None
-    """The message, if it is not derived from `kind`. The printed value precedes a message that starts with a space."""
+    """The message, if it is not derived from `kind`.
+
+    If the message starts with a space, the printed value is put before it.
+    """
 
 
 class _Task(NamedTuple):
@@ -43,7 +46,7 @@ class _Task(NamedTuple):
 
 
 class Diagnosis:
-    """Explains values by one converted document."""
+    """Explains why values are invalid, by one converted schema document."""
 
     def __init__(self, evaluator: Evaluator) -> None:
         self._evaluator = evaluator

@@ -206,7 +206,7 @@ def _id_of(operation: dict[str, object]) -> str:
 
 
 class Buses:
-    """The workers of every bus from which operations of a registry come or on which its jobs are stored."""
+    """The workers of every bus that a registry uses, for remote operations or to store jobs."""
 
     def __init__(self, endpoints: Callable[[], Iterable[Endpoint]]) -> None:
         self._endpoints = endpoints

@@ -142,7 +142,10 @@ TOKENS = Security(
         "bearer": {
             "type": "http",
             "scheme": "bearer",
-            "description": "A token or an API key. An API key is also accepted as `X-API-Key`, but not both at once.",
+            "description": (
+                "A token or an API key. An API key may be sent as `X-API-Key` instead; "
+                "a request with both headers is refused."
+            ),
         }
     }
 )

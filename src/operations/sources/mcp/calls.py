@@ -39,7 +39,7 @@ class MCPRequest(msgspec.Struct, frozen=True, kw_only=True):
     method: str
     params: Mapping[str, Any]
     what: str
-    """The subject of the request for error messages, such as `tool 'add'`."""
+    """What the request is about, such as `tool 'add'`; used in error messages."""
     meta: Mapping[str, Any] = {}
     """Fields of `_meta` for this request, in addition to the fields that every request has."""
     repeatable: bool = False

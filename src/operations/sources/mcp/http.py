@@ -36,7 +36,7 @@ NOTIFICATION_SECONDS = 5.0
 MAX_OTHER_BYTES = 1024 * 1024
 """Maximum number of bytes that are read from an error response, or from an authorisation server's response."""
 DECODED_CHUNK_BYTES = 1024 * 1024
-"""Maximum size of the chunks that httpx2 decompresses."""
+"""Maximum size of the decompressed chunks that httpx2 returns."""
 EVENT_PIECE_BYTES = 16 * 1024
 """Number of decompressed bytes of an event stream that are parsed at a time."""
 _SESSION = "mcp-session-id"

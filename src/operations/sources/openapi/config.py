@@ -56,7 +56,10 @@ class HTTPAuth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HTTPRetry(msgspec.Struct, frozen=True, kw_only=True):
-    """Retries after the listed statuses and connection failures; by default, of calls that are safe to repeat."""
+    """Retries of calls after the listed statuses and after connection failures.
+
+    By default, only calls that are safe to repeat are retried.
+    """
 
     attempts: int = 3
     statuses: Sequence[int] = (429, 502, 503, 504)

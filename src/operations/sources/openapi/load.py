@@ -400,7 +400,9 @@ def _require_document(root: DocNode) -> None:
     version = document.get("openapi", document.get("swagger"))
     if version is None or ("paths" not in document and "webhooks" not in document and "components" not in document):
         name = "" if root.address == MAIN else f"{root.address.partition('?')[0].removeprefix('file://')}: "
-        message = f"{name}not an OpenAPI document: expected `openapi` or `swagger`, and `paths`"
+        message = (
+            f"{name}not an OpenAPI document: expected `openapi` or `swagger`, and `paths`, `webhooks` or `components`"
+        )
         raise CallError(ErrorCode.VALIDATION_ERROR, message)
 
 

@@ -167,7 +167,7 @@ def check_uris(uris: Sequence[str]) -> None:
     length = sum(map(len, uris))
     if len(uris) > _MAX_WATCHED or length > _MAX_WATCHED_LENGTH or any(len(uri) > MAX_URI_LENGTH for uri in uris):
         message = (
-            f"too many subscriptions: expected at most {_MAX_WATCHED} URIs "
-            f"of at most {MAX_URI_LENGTH} characters, and of {_MAX_WATCHED_LENGTH} characters in total"
+            f"too many subscriptions: expected at most {_MAX_WATCHED} URIs, "
+            f"each with at most {MAX_URI_LENGTH} characters, and at most {_MAX_WATCHED_LENGTH} characters in total"
         )
         raise ProtocolError(INVALID_PARAMS, message)

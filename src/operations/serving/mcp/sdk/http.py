@@ -128,7 +128,7 @@ class SDKSessions:
         self._sessions: dict[str, _Session] = {}
         """The open sessions by id, the least recently used first."""
         self._opening: Counter[str] = Counter()
-        """The requests of each caller that open a session."""
+        """Number of each caller's running requests that open a session."""
         self._ending: set[asyncio.Task[None]] = set()
         self._streams = ConcurrencyLimits(STREAMS_PER_IDENTITY, "streams")
         self._started = asyncio.Event()
