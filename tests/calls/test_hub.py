@@ -347,6 +347,18 @@ async def test_a_lost_spoke_loses_its_operations_immediately_and_gets_them_back(
         assert spoke.reconnects == 1
 
 
+async def test_a_repeated_call_that_no_worker_responds_to_reports_the_lost_worker(field: Field) -> None:
+    sleeper = Sleeper("shop.sleep")
+    handler = await field.worker("shop", sleeper.operation)
+    pending = PendingRequestMap(await field.spoke("ada"))
+    call = asyncio.create_task(error_of(pending.call("shop.sleep", retry=True, timeout=2)))
+    await sleeper.started.wait()
+    await handler.transport.close()
+    error = await call
+    assert (error.code, error.details["executed"]) == (ErrorCode.TIMEOUT, "unknown")
+    assert "the worker or the connection was lost" in error.message
+
+
 @pytest.mark.fault(17, 40, on="websocket")
 async def test_payloads_over_the_limits_are_typed_errors_and_the_connection_stays_open() -> None:
     async with (

@@ -23,6 +23,7 @@ _LONGEST_RETRY = 1.0
 """Delay before a request is sent again: the first delay, which doubles with each attempt, and the longest."""
 _MOST_TRIED = 16
 """Largest number of workers to which a repeated request is sent directly, one after the other."""
+_AFTER_LOSS = "after the worker or the connection was lost, and no worker responded to the repeated request"
 
 
 def undelivered(operation_id: str, reason: str) -> CallError:
@@ -160,7 +161,8 @@ class PendingCall(msgspec.Struct, eq=False):
             self._fail(timed_out(self.operation_id, "no", "before any worker was available"))
             return
         self.abort_worker("the deadline passed")
-        self._fail(timed_out(self.operation_id, "unknown"))
+        when = _AFTER_LOSS if self._risked else "during the call"
+        self._fail(timed_out(self.operation_id, "unknown", when))
 
     def cancel(self, error: CallError) -> None:
         """End the call from the caller's side."""
