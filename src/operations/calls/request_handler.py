@@ -188,7 +188,7 @@ class RequestHandler:
     def _record(
         self, signs: SignsNestedCalls, event: CallRequested, reply: Reply, request: Request
     ) -> Coroutine[Any, Any, bool] | None:
-        """Return a coroutine that adds a signed request to the shared record, if it must not run twice."""
+        """Return a coroutine that adds a signed request to the shared record; None if the request may run twice."""
         if request.grant.signature is None:
             return None
         spec = self.registry.get_spec(request.operation_id)
@@ -256,7 +256,7 @@ class RequestHandler:
         )
 
     def _authenticate(self, event: CallRequested, codec: Codec) -> Identity | None:
-        """Return the caller that the transport or `identify` authenticates; None for an anonymous one."""
+        """Return the caller that the transport or `identify` authenticates; None for an anonymous caller."""
         claimed = event.payload.identity
         if self._trust == "caller":
             return claimed

@@ -61,7 +61,7 @@ class ScriptStoppedError(Exception):
 
 
 class SandboxScript:
-    """A script and its pending calls. `run` is called in a thread; `stop` ends it from the event loop."""
+    """A script and its pending calls. `run` is called in a thread; `stop` ends the script from the event loop."""
 
     def __init__(
         self, code: str, modules: SandboxModule, search: SearchTools, calls: ScriptCalls, limits: CodeLimits

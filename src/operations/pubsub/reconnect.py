@@ -146,7 +146,7 @@ class ReconnectingTransport(ABC):
         """Return the permanent error behind a failed first connection; None if waiting may help."""
 
     def _arrive(self) -> None:
-        """Note that a connection is established, and notify the watchers."""
+        """Handle an established connection: complete the first one or count a reconnection, and notify the watchers."""
         self._why_down = ""
         self._logged.clear()
         if self._first is None or self._first.done():
@@ -157,7 +157,7 @@ class ReconnectingTransport(ABC):
             up()
 
     def _note_loss(self, reason: str) -> None:
-        """Note that the connection was lost, and notify the watchers."""
+        """Store why the connection was lost, and notify the watchers."""
         self._why_down = reason
         self._note_congestion(False)
         for _, down in list(self._watchers):

@@ -72,7 +72,7 @@ class Spoke(ReconnectingTransport):
         return self._link is not None
 
     def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
-        """Send to the hub, which routes by the message's header; without a connection the message is dropped."""
+        """Send a message to the hub, which routes it by its header. Without a connection, the message is dropped."""
         link = self._link
         if link is None:
             self.unsent += 1
@@ -148,7 +148,7 @@ class Spoke(ReconnectingTransport):
             raise CallError(ErrorCode.UNAVAILABLE, f"the token function failed: {error}") from error
 
     def opened(self, link: Link) -> None:
-        """Do nothing: the hello is sent next."""
+        """Do nothing: `_connect` sends the hello."""
 
     def received(self, message: bytes, link: Link) -> None:
         """Handle the welcome; pass to the listeners the messages that arrive directly after it."""

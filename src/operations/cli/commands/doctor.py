@@ -113,7 +113,7 @@ def _configuration(args: ParsedArguments, findings: list[Finding]) -> tuple[Conf
 
 
 def _trust(args: ParsedArguments, config: Config) -> Finding:
-    """Check whether the configuration is trusted, since when, and what that allows."""
+    """Check whether the configuration is trusted, and list the actions that require trust."""
     digest, record = digest_actions(config), read_trust(config.path)
     if not digest:
         return Finding("ok", "trust", "not needed: the configuration has no actions that require trust")

@@ -63,7 +63,7 @@ class WriteBuffer:
         self._loop = asyncio.get_running_loop()
 
     def request(self, subject: bytes, message: bytes, undelivered: Undelivered) -> None:
-        """Send to one of the workers that share a subject; the server reports if there is none."""
+        """Send a request to one of the workers that share a subject; the server reports if no worker does."""
         requests = self.requests.get(subject)
         if requests is None:
             self.requests[subject] = [(message, undelivered)]
@@ -101,7 +101,7 @@ class WriteBuffer:
             self._loop.call_soon(self.flush)
 
     def flush(self, seconds: float | None = None) -> None:
-        """Write everything; `seconds` is the time that handling the received messages took.
+        """Write all buffered messages; `seconds` is the time that handling the received messages took.
 
         A PING follows requests: its PONG means that the requests were delivered.
         """
@@ -371,7 +371,7 @@ class NatsConnection(asyncio.Protocol):
             self.buffer.pongs.popleft()()
 
     def on_error(self, text: str) -> None:
-        """Handle an error: of one message or subscription, or one that ends the connection."""
+        """Handle an error. It refuses one message or subscription, or it ends the connection."""
         lower = text.lower()
         if lower.startswith(("permissions violation", "invalid subject")):
             self._owner.message_refused(text)

@@ -200,9 +200,10 @@ class RedisConnection(asyncio.Protocol):
 
 
 class Script:
-    """A Lua script that the server runs as one step; called by its digest, and sent in full if the server lacks it.
+    """A Lua script that the server runs as one step.
 
-    A caller may not be allowed to send scripts: workers load the scripts that callers use.
+    The script is called by its digest, and sent in full if the server does not have it. A caller may lack the
+    permission to send scripts, so workers load the scripts that callers use.
     """
 
     def __init__(self, source: str) -> None:
@@ -224,7 +225,7 @@ class Script:
         connection.put(pack(b"EVALSHA", self.digest, *rest), check)
 
     def load(self, connection: RedisConnection) -> None:
-        """Make the server keep the script for other peers."""
+        """Store the script at the server, so that peers without the permission to send scripts can call it."""
         connection.run(pack(b"SCRIPT", b"LOAD", self.source))
 
 

@@ -84,12 +84,12 @@ class RequestQueues:
                 self._leave(address)
 
     def begin(self, epoch: ConnectionEpoch, joined: Callable[[], OnReply]) -> None:
-        """Take from every queue, when the connection is established."""
+        """Start to take requests from every queue, after the connection is established."""
         for address in self._receivers:
             self.join(epoch, address, joined())
 
     def end(self) -> None:
-        """Forget the readers and the backlog, when the connection is lost."""
+        """Forget the readers and the backlog, after the connection is lost."""
         self._is_refused = False
         self._readers.clear()
         self._took.clear()
@@ -101,7 +101,7 @@ class RequestQueues:
             self._register(epoch, address, lambda reply: None)
 
     def join(self, epoch: ConnectionEpoch, address: str, joined: OnReply) -> None:
-        """Register for a queue and start to take from it."""
+        """Register for a queue and start to take requests from it."""
         self._left.pop(address, None)
         PUSH.load(epoch.connection_for(self._bus.keys.of_namespace(address).queue))
         self._register(epoch, address, joined)
@@ -154,7 +154,7 @@ class RequestQueues:
         epoch.flush()
 
     def _note_waiting(self, epoch: ConnectionEpoch, address: str, workers: int, waiting: int) -> None:
-        """Store whether there is a backlog."""
+        """Store whether a queue has more requests than its workers take between two heartbeats."""
         queue = self._bus.keys.of_namespace(address).queue
         reader = self._readers.get(epoch.topology.slot(queue))
         took = reader.took[queue] if reader is not None else 0

@@ -86,7 +86,11 @@ class MCPCaller:
             raise failure from error
 
     async def _send(self, pending: _PendingRequest) -> dict[str, Any]:
-        """Send a request. Repeat it after a loss if it was not sent or only reads, and after outdated headers."""
+        """Send a request, and repeat it once after certain failures.
+
+        If the connection was lost, repeat a request that was not sent or that only reads. If the headers of a request
+        came from an outdated list of tools, repeat the request after fetching the list again.
+        """
         try:
             return await self._send_once(pending)
         except RequestLostError as lost:

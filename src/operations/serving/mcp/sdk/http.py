@@ -28,12 +28,12 @@ _log = logging.getLogger("operations.mcp")
 _MAX_EVENTS = 256
 _MAX_EVENT_BYTES = 1024 * 1024
 _MAX_OPENING_BYTES = 64 * 1024
-"""Largest size of the request that opens a session; the SDK keeps its parameters as long as the session."""
+"""Largest size of the request that opens a session. The SDK stores the request's parameters until the session ends."""
 MAX_SESSIONS = 1_000
 SESSIONS_PER_IDENTITY = 64
 """Largest number of open sessions of one identity."""
 STREAMS_PER_IDENTITY = 2 * SESSIONS_PER_IDENTITY
-"""Largest number of open streams of one identity: one of each session, and streams of calls that are resumed."""
+"""Largest number of open streams of one identity: one for each session, and the resumed streams of calls."""
 LARGE_BYTES_PER_IDENTITY = 64 * 1024 * 1024
 """Largest total size of the sessions of one identity that keep more than `_MAX_EVENT_BYTES` each.
 
@@ -146,7 +146,7 @@ class SDKSessions:
                 self._sdk.changes.stop()
 
     async def handle(self, scope: Any, receive: Any, send: Any, caller: Caller, size: int) -> None:
-        """Serve a request with a body of `size` bytes. The SDK refuses a session of another identity."""
+        """Serve a request with a body of `size` bytes. The SDK refuses a request to a session of another identity."""
         await self._started.wait()
         scope = {**scope, CALLER: caller}
         identity = caller.identity
