@@ -166,7 +166,7 @@ async def main() -> None:
             growth = "worse than linear" if slope > 1.1 else "constant" if slope < 0.1 else "at most linear"
             print(f"  {kind}: {curve.name}: slope {slope:.2f}, {growth}")
     save("growth", {kind: {curve.name: curve.points for curve in curves} for kind, curves in found.items()})
-    for name, picture in draw(found).items():
+    for name, picture in draw("growth", "CPU time as things grow", found, Curve.with_slope).items():
         (PICTURES / name).write_text(picture)
 
 
