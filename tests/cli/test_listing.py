@@ -134,6 +134,27 @@ def test_an_operation_is_shown_with_its_fields_and_an_example_that_works(project
     assert project.run("-c", example, program=["bash"]).code == 0
 
 
+@pytest.mark.parametrize(
+    ("rule", "needed"),
+    [
+        ("['buyer', 'adult']", "buyer, adult"),
+        ("{ any = ['buyer', 'seller'] }", "one of buyer, seller"),
+        ("{ scopes = ['buyer'], any = ['a', 'b'] }", "buyer; one of a, b"),
+        (
+            "{ scopes = ['buyer'], resource_type = 'shelf', resource_action = 'read' }",
+            "buyer; a resource of type shelf with action read",
+        ),
+        ("{ resource_type = 'shelf' }", "a resource of type shelf"),
+        ("{ resource_action = 'read' }", "a resource with action read"),
+    ],
+)
+def test_show_prints_the_scopes_and_the_resource_that_callers_need(project: Project, rule: str, needed: str) -> None:
+    with (project.directory / "operations.toml").open("a") as file:
+        file.write(f"\n[access]\n'shop.quote' = {rule}\n")
+    assert f"\nremote callers need: {needed}\n" in project.run("show", "shop.quote").out
+    assert "remote callers need" not in project.run("show", "shop.send").out
+
+
 HOSTILE = {
     "a command as a name": {"$(touch pwned)": "x", "`touch pwned`": "1", "a;touch pwned;": "y", "a b": None},
     "a line break": {"x\ntouch pwned\n": "z"},

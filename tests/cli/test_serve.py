@@ -94,6 +94,33 @@ def test_keys_are_made_listed_and_revoked(folder: Path) -> None:
     assert "--keys FILE" in ops(folder, "keys", "ls").stderr
 
 
+def test_a_key_has_the_actions_of_its_resources(folder: Path) -> None:
+    words = [
+        word for each in ("7=read", "7=close", "8:a=b=read", "7=read") for word in ("--resource", f"account:{each}")
+    ]
+    key = ops(folder, "keys", "new", "ada", "--scope", "greet", *words).stdout.strip()
+    resources = {"account:7": ["read", "close"], "account:8:a=b": ["read"]}
+    assert [each["resources"] for each in json.loads(ops(folder, "keys", "ls", "--json").stdout)] == [resources]
+    assert "  greet account:7=read account:7=close account:8:a=b=read  " in ops(folder, "keys", "ls").stdout
+    with (folder / "operations.toml").open("a") as file:
+        file.write('[access]\n"*" = { resource_type = "account", resource_action = "close" }\n')
+    reader = ops(folder, "keys", "new", "eve", "--resource", "account:7=read").stdout.strip()
+    with serving(folder) as (url, _):
+        assert fetch(f"{url}/shop/quote?item=tea", key) == (200, "tea: 3")
+        assert fetch(f"{url}/shop/quote?item=tea", reader)[0] == 403
+
+
+@pytest.mark.parametrize(
+    "text", ["account", "account:7", "account=read", "account:=read", ":7=read", "account:7=", "a:7=b,c"]
+)
+def test_a_resource_of_another_form_is_refused(folder: Path, text: str) -> None:
+    refused = ops(folder, "keys", "new", "ada", f"--resource={text}")
+    assert refused.returncode == 2
+    expected = "TYPE:ID=ACTION with one action, such as account:7=read"
+    assert f"invalid --resource {text!r}: expected {expected}" in refused.stderr
+    assert not (folder / "keys.json").exists()
+
+
 def test_a_registry_is_served_and_calls_are_printed(folder: Path) -> None:
     key = ops(folder, "keys", "new", "robot").stdout.strip()
     with serving(folder, "--read-only") as (url, process):

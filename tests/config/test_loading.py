@@ -170,7 +170,9 @@ def test_the_table_of_a_project_file(tmp_path: Path) -> None:
             "3: sources.a.oauth.client: unknown key; did you mean",
         ),
         ("[sources.a]\nopenapi='x'\n[sources.a.retry]\ntries = 3", "4: sources.a.retry.tries: unknown key"),
-        ("[access]\n'a.*' = 'x'", "2: access.a.*: expected a list, got a string"),
+        ("[access]\n'a.*' = 'x'", "2: access.a.*: expected a list or a table, got a string"),
+        ("[access]\n'a.*' = 5", "2: access.a.*: expected a list or a table, got a number"),
+        ("[access]\n'a.*' = ['x', 5]", "2: access.a.*: at [1]: expected a string, got an integer"),
         ("[access]\n'a.*' = { scope = [] }", "2: access.a.*.scope: unknown key; did you mean scopes?"),
         (
             "[transports.a]\nurl = 'http://x'",

@@ -138,6 +138,7 @@ _EXPECTED = {
     "SECONDS": "a duration such as 5, 0.5s, 200ms or 2m",
     "PORT": "a port number",
     "[HOST:]PORT": "a port number, or HOST:PORT",
+    "TYPE:ID=ACTION": "TYPE:ID=ACTION with one action, such as account:7=read",
 }
 """Expected values by their placeholder in the help."""
 

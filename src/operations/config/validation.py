@@ -110,6 +110,9 @@ class Checker:
         others = [member for member in union_types if member is not type(None) and member not in tables]
         if tables and (isinstance(value, Mapping) or not others):
             return self._read_value(tables[0], value, key)
+        if tables and typing.get_origin(_bare(others[0])) is list and not isinstance(value, list):
+            self.report(key, f"expected a list or a table, got {_kind_of(_plain(value))}")
+            return None
         return self._read_value(others[0], value, key) if len(others) == 1 else self._convert(expected, value, key)
 
     def _convert(self, expected: Any, value: Any, key: Key) -> Any:

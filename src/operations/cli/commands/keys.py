@@ -23,7 +23,10 @@ _UNITS = {"h": 3600, "d": 86_400, "w": 7 * 86_400, "y": 365 * 86_400}
 
 def create(args: ParsedArguments) -> int:
     """Create a key and print it once."""
-    token, kept = _keys(args).create(args.identity, scopes=args.scope, lifetime=args.expires)
+    resources: dict[str, list[str]] = {}
+    for resource, action in dict.fromkeys(args.resource):
+        resources.setdefault(resource, []).append(action)
+    token, kept = _keys(args).create(args.identity, scopes=args.scope, resources=resources, lifetime=args.expires)
     if args.json:
         write_json({"key": token, **_described(kept)}, compact=True)
         return OK
@@ -41,8 +44,9 @@ def show(args: ParsedArguments) -> int:
         return OK
     for each in entries:
         ends = "never expires" if each.expires_at is None else f"expires {_date(each.expires_at)}"
-        scopes = " ".join(each.scopes) or "no scopes"
-        write_text(f"{each.id}  {printable(each.identity)}  {printable(scopes)}  {_date(each.created_at)}  {ends}\n")
+        resources = [f"{name}={action}" for name, actions in each.resources.items() for action in actions]
+        rights = " ".join([*each.scopes, *resources]) or "no scopes"
+        write_text(f"{each.id}  {printable(each.identity)}  {printable(rights)}  {_date(each.created_at)}  {ends}\n")
     return OK
 
 
@@ -87,6 +91,14 @@ def _lifetime(text: str) -> float:
     return float(int(match[1]) * _UNITS[match[2]])
 
 
+def _resource(text: str) -> tuple[str, str]:
+    """Split `TYPE:ID=ACTION` into the resource `TYPE:ID` and its action."""
+    match = re.fullmatch(r"([^\s:=]+:\S+)=([^\s=,]+)", text)
+    if match is None:
+        raise ValueError(text)
+    return match[1], match[2]
+
+
 _FILE = Option(
     "--keys", "file of API keys (default: the file that keys in [serve] names)", value="FILE", completes="file"
 )
@@ -102,11 +114,22 @@ COMMAND = Command(
             arguments=(Argument("IDENTITY", "identity of the caller"),),
             options=(
                 Option("--scope", "scope of the key (default: none)", value="SCOPE", many=True),
+                Option(
+                    "--resource",
+                    "action that the key allows on a resource (default: none)",
+                    value="TYPE:ID=ACTION",
+                    convert=_resource,
+                    many=True,
+                ),
                 Option("--expires", "lifetime: 12h, 30d, 8w, 1y (default: no end)", value="TIME", convert=_lifetime),
                 _FILE,
             ),
             examples=(
                 ("ops keys new reporting --scope orders:read --expires 90d", "create a key for another program"),
+                (
+                    "ops keys new ada --resource account:7=read --resource account:7=close",
+                    "allow two actions on account 7",
+                ),
             ),
         ),
         Command(name="keys ls", summary="list keys without their secrets", run=show, options=(_FILE,)),

@@ -118,10 +118,8 @@ def describe(details: OperationDetails) -> Iterator[str]:
         yield printable(text.strip())
     if entry.tags:
         yield paint("dim", printable(f"tags: {', '.join(entry.tags)}"))
-    scopes = details.spec.get("accessControl", {})
-    if scopes:
-        needed = [*scopes.get("requiredScopes", ()), *scopes.get("requiredScopesAny", ())]
-        yield paint("dim", printable(f"remote callers need: {', '.join(needed) or 'a resource'}"))
+    if needed := list(_requirements(details.spec.get("accessControl", {}))):
+        yield paint("dim", printable(f"remote callers need: {'; '.join(needed)}"))
     credentials = describe_credentials(details.spec)
     if credentials:
         yield paint("dim", printable(f"credentials: {credentials}"))
@@ -138,6 +136,19 @@ def describe(details: OperationDetails) -> Iterator[str]:
     yield "  " + printable(shell_command(entry.id, details.example, fields, streams=details.streams))
     options = "--schema, --python, --curl" if details.kind == "openapi" else "--schema, --python"
     yield "  " + paint("dim", f"more: ops show {printable(entry.id)} {options}")
+
+
+def _requirements(access: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the scopes and the resource that callers need, as text."""
+    if scopes := access.get("requiredScopes"):
+        yield ", ".join(scopes)
+    if scopes := access.get("requiredScopesAny"):
+        yield f"one of {', '.join(scopes)}"
+    kind, action = access.get("resourceType"), access.get("resourceAction")
+    if kind is not None or action is not None:
+        of_type = f" of type {kind}" if kind is not None else ""
+        with_action = f" with action {action}" if action is not None else ""
+        yield f"a resource{of_type}{with_action}"
 
 
 def describe_credentials(spec: Mapping[str, Any]) -> str:
