@@ -34,7 +34,7 @@ CONCURRENCIES = (1, 64, 1024)
 SECONDS = 1.0
 ROUNDS = 9
 TEXT = "x" * 300
-PICTURE = Path(__file__).parent.parent / "docs" / "guide" / "calls-bench.svg"
+PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 NODE = Path(__file__).parent / "node" / "trpc"
 Call = Callable[[], Awaitable[object]]
 Figures = dict[str, float]
@@ -222,22 +222,22 @@ async def call_socketio(port: int, concurrency: int) -> Figures:
 
 
 SERVERS: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
-    "operations websocket": serve_hub,
-    "operations spoke to spoke": serve_spoke,
+    "hub": serve_hub,
+    "spoke to spoke": serve_spoke,
     "raw picows": serve_raw,
     "python-socketio": serve_socketio,
 }
 CLIENTS: dict[str, Callable[[int, int], Coroutine[Any, Any, Figures]]] = {
-    "operations websocket": call_hub,
-    "operations spoke to spoke": call_hub,
+    "hub": call_hub,
+    "spoke to spoke": call_hub,
     "raw picows": call_raw,
     "python-socketio": call_socketio,
 }
-IN_PROCESS = ("registry.execute", "memory", "memory of bytes")
+IN_PROCESS = ("registry.execute", "memory", "memory as bytes")
 MODULES = {
     "raw picows": "picows",
-    "operations websocket": "picows",
-    "operations spoke to spoke": "picows",
+    "hub": "picows",
+    "spoke to spoke": "picows",
     "python-socketio": "socketio",
 }
 
@@ -373,10 +373,10 @@ class Wanted(NamedTuple):
 
 
 _AT_ALL = dict.fromkeys(CONCURRENCIES, 3.0)
-_HUB, _BETWEEN_SPOKES = "operations websocket", "operations spoke to spoke"
+_HUB, _BETWEEN_SPOKES = "hub", "spoke to spoke"
 WANTED = (
     Wanted("Call in memory", "memory", "`registry.execute`", "registry.execute", "time", _AT_ALL),
-    Wanted("Call in memory as bytes", "memory of bytes", "by reference", "memory", "time", {64: 2.5}),
+    Wanted("Call in memory as bytes", "memory as bytes", "by reference", "memory", "time", {64: 2.5}),
     Wanted("Call over a WebSocket", _HUB, "raw picows", "raw picows", "rate", {64: 0.6}),
     Wanted("Call over a WebSocket", _HUB, "tRPC 11", "tRPC", "faster", {64: 2}),
     Wanted("Call over a WebSocket", _HUB, "python-socketio", "python-socketio", "faster", {64: 4}),
@@ -408,7 +408,7 @@ def main() -> None:
 
 def report() -> None:
     """Run the whole comparison and print the results."""
-    from bench.picture import draw
+    from bench.pictures.curves import Curve, draw
 
     results = measure_all()
     print(f"\n{'':<26}" + "".join(f"{f'c{concurrency}':>12}" for concurrency in CONCURRENCIES))
@@ -416,7 +416,12 @@ def report() -> None:
         print(f"{name:<26}" + "".join(f"{figures[concurrency]['rate']:>12,.0f}" for concurrency in CONCURRENCIES))
     save("calls", {"results": results})
     keep("bench.calls", chain.from_iterable(each.compare(results) for each in WANTED))
-    PICTURE.write_text(draw(results))
+    charts = {
+        title: [Curve(name, {size: figures[size][figure] for size in figures}) for name, figures in results.items()]
+        for title, figure in (("calls per second", "rate"), ("99th percentile of the duration", "p99"))
+    }
+    for name, picture in draw("calls", "Calls by number of concurrent calls", charts, lambda curve: curve.name).items():
+        (PICTURES / name).write_text(picture)
 
 
 if __name__ == "__main__":

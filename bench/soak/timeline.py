@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from xml.sax.saxutils import escape
 
-from bench.picture import COLOURS
+from bench.pictures.curves import COLOURS
 
 Sample = dict[str, float]
 Processes = Mapping[str, Sequence[Sample]]
