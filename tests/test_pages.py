@@ -32,7 +32,7 @@ PAGES = [
     and page.relative_to(ROOT).as_posix() not in TESTED_ELSEWHERE
 ]
 COLUMNS = 96
-PORTS = ("8700", "8765")
+PORTS = ("8700", "8765", "8766")
 """The ports that pages use; the tests take free ones. Redis and NATS run at the addresses of `SERVERS`."""
 CHANGING = (
     (re.compile(r"\d+ ms|\d+\.\d s\b"), "12 ms"),
