@@ -724,3 +724,32 @@ def test_the_tokens_of_a_hub_are_checked_when_it_is_made() -> None:
         Hub({"token": Principal(Identity("ada"))})  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"invalid principal of type Identity: expected Principal\(Identity"):
         StaticTokens({"token": Identity("ada")})  # type: ignore[dict-item]
+
+
+async def test_a_worker_that_leaves_registers_nothing_at_a_hub_that_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = StaticTokens({"worker": Principal(Identity("worker"), ("slow",))})
+    sleeper = Sleeper()
+    async with contextlib.AsyncExitStack() as stack:
+        hub = await stack.enter_async_context(Hub(tokens))
+        spoke = await stack.enter_async_context(Spoke(hub.url, token="worker"))
+        handler = CallHandler(OperationRegistry([sleeper.operation]), spoke)
+        await handler.registered()
+        call = asyncio.create_task(PendingRequestMap(hub.transport()).call("slow.sleep"))
+        await sleeper.started.wait()
+        leaving = asyncio.create_task(handler.drain(grace=60))
+        await until(lambda: "slow.sleep" not in hub.router.operations)
+        await hub.close()
+        assert (await error_of(call)).code is ErrorCode.UNAVAILABLE
+        restarted = await stack.enter_async_context(Hub(tokens, port=int(hub.url.rstrip("/").rpartition(":")[2])))
+        announced, announce = asyncio.Event(), restarted.router.directory.announce
+
+        def note(*given: Any) -> None:
+            announce(*given)
+            announced.set()
+
+        monkeypatch.setattr(restarted.router.directory, "announce", note)
+        async with asyncio.timeout(20):
+            await announced.wait()
+        assert dict(restarted.router.operations) == {}
+        sleeper.let_go.set()
+        await leaving

@@ -208,7 +208,7 @@ class Announcer:
             self._confirmed.set()
 
     def _send_operations(self, address: str) -> None:
-        served = self._served()
+        served = [] if self._is_gone else self._served()  # a worker that leaves may reconnect meanwhile
         namespaces = listed_namespaces(operation.spec.namespace for operation in served)
         operations = [describe(operation) for operation in served]
         limit = None if self._is_hub else self._transport.capabilities.max_payload
