@@ -1,6 +1,6 @@
 """A registry of typed operations that calls local functions, MCP tools and HTTP APIs in the same way.
 
-Names are imported on first use, so that `ops --help` and completion load neither asyncio nor msgspec.
+Names are imported on first use, so that `ops --help` and shell completion load neither asyncio nor msgspec.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""write_atomically: replace a file, so that its readers see either the old or the whole new content."""
+"""write_atomically: replace a file, so that its readers see either the old content or the complete new content."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 def write_atomically(path: Path, content: bytes, *, is_private: bool = False) -> None:
     """Replace a file; raise `OSError` on failure, after which the old file is unchanged.
 
-    A private file can be read only by its owner. Any other file keeps its mode; the mode of a new one depends on the
-    umask. A symbolic link at `path` is replaced, not followed.
+    With `is_private`, only the owner can read the file. Otherwise, an existing file keeps its mode, and the mode of a
+    new file depends on the umask. A symbolic link at `path` is replaced, not followed.
     """
     draft = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
     try:

@@ -28,7 +28,8 @@ async def run_batch(
 ) -> list[ResponseEnvelope[Any] | CallError]:
     """Return the envelope or error of each call, in order; a call is read from `calls` only when it can start.
 
-    `context` is for calls without a context. `deadline` also limits calls with a context.
+    `context` is for calls without a context; its deadline must already include that of the batch. `deadline` limits the
+    calls that have a context.
     """
     if concurrency < 1:
         raise ValueError(f"invalid concurrency {concurrency}: expected 1 or more")
@@ -54,7 +55,7 @@ async def run_batch(
 
 
 def _limit(own: OperationContext, deadline: int | None) -> OperationContext:
-    """Return the context of a call with the deadline of the batch, if that is earlier."""
+    """Return the context of a call, with its deadline lowered to the deadline of the batch."""
     if deadline is None or not isinstance(own, OperationContext):
         return own
     before: Any = own.deadline  # not validated yet

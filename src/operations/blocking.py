@@ -77,7 +77,7 @@ class BlockingRegistry:
     def execute_many(
         self, calls: Iterable[BatchCall], *, concurrency: int = 64, context: OperationContext | None = None
     ) -> list[ResponseEnvelope[Any] | CallError]:
-        """Run a batch and wait for all calls."""
+        """Run a batch of calls; return the envelope or error of each call, in order."""
         return self._wait(self.registry.execute_many(calls, concurrency=concurrency, context=context))
 
     @overload

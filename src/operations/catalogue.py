@@ -115,7 +115,8 @@ class OperationCatalogue:
     ) -> list[OperationSpec]:
         """Return the specs, sorted by id.
 
-        Each parameter restricts the list: to operations in or below `namespace`, of a `type`, or with a `tag`.
+        A spec is listed if it matches every given parameter: it is in or below `namespace`, and has the `type` and the
+        `tag`.
         """
         return [
             operation.spec
@@ -161,7 +162,10 @@ class OperationCatalogue:
         return self._require(operation_id)
 
     def find(self, path: str) -> Operation[Any] | None:
-        """Return the operation whose id matches `path`; `_` also matches `-` and `/`. Raise if several ids match."""
+        """Return the operation whose id matches `path`, where `_` also matches `-` and `/`; None if no id matches.
+
+        Raise `OPERATION_NOT_FOUND` if several ids match and none of them is exactly `path`.
+        """
         operation = self.operations.get(path)
         if operation is not None:
             return operation

@@ -26,7 +26,7 @@ _MOST_SECONDS = 10.0 * 365 * 86_400
 
 
 Progress = Callable[[float, float | None, str | None], Awaitable[None] | None]
-"""Callback for progress: current value, total or None, message or None."""
+"""Callback for progress. Its arguments are the current value, the total (or None) and a message (or None)."""
 
 
 class Identity(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -133,7 +133,7 @@ class Answer(msgspec.Struct, frozen=True):
 
     @property
     def is_accepted(self) -> bool:
-        """Whether the user accepted; only then `content` has values."""
+        """Whether the user accepted the question. Read `content` only in this case."""
         return self.action == "accept"
 
 
@@ -301,7 +301,7 @@ class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
         """Return the context of a nested call: same caller, deadline and trace, and the id of its parent call.
 
         The default of `parent_request_id` is the id of this context. Of the metadata, only the trace is copied: other
-        metadata may contain credentials that are meant for this call alone.
+        metadata may contain credentials that are meant for the parent call alone.
         """
         metadata = self.metadata
         return OperationContext(
@@ -332,7 +332,7 @@ def limit_context(context: object, timeout: object) -> OperationContext:
 
 
 def require_context(context: object) -> OperationContext:
-    """Return a context that a caller passed; raise `VALIDATION_ERROR` for another value or an invalid identity."""
+    """Return `context` if it is an OperationContext with a valid identity; otherwise raise `VALIDATION_ERROR`."""
     if not isinstance(context, OperationContext):
         message = f"invalid context {context!r:.80}: expected an OperationContext(…)"
         raise CallError(ErrorCode.VALIDATION_ERROR, message)
@@ -342,7 +342,7 @@ def require_context(context: object) -> OperationContext:
 
 
 def check_identity(identity: object) -> None:
-    """Raise `VALIDATION_ERROR` if an argument is not an Identity; the message does not show it."""
+    """Raise `VALIDATION_ERROR` if `identity` is not an Identity; the message does not show the value."""
     if not isinstance(identity, Identity):
         message = f"invalid identity: expected an Identity(…), not {type(identity).__name__}"
         raise CallError(ErrorCode.VALIDATION_ERROR, message)

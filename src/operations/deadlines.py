@@ -52,7 +52,7 @@ class TimerWheel:
         return self.add_at(loop.time() + seconds, entry, loop)
 
     def add_at(self, when: float, entry: Expiring, loop: asyncio.AbstractEventLoop) -> Bucket:
-        """Expire `entry` at a time of the running loop's clock."""
+        """Expire `entry` at `when`, a time of the running loop's clock; return its bucket."""
         last, buckets = self._last
         if last is None or last() is not loop:
             buckets = self._by_loop.setdefault(loop, {})
@@ -97,7 +97,7 @@ class Deadline(msgspec.Struct, eq=False, kw_only=True):
     until: float | None = None
     """End time in epoch seconds; None if only `stop` ends the work."""
     suspended: Callable[[Any], None] | None = None
-    """Called when the work first suspends: from then on `stop` cancels it."""
+    """Called when the work first suspends: from then on, `stop` cancels the work."""
     error: CallError | None = None
     """Why the work was ended; None if it was not."""
     _is_abandoned: bool = False
@@ -164,7 +164,7 @@ class Deadline(msgspec.Struct, eq=False, kw_only=True):
             self.error = None  # avoids a reference cycle with its traceback
 
     def _enter(self) -> Bucket | None:
-        """Start the timer, now that the work is suspended."""
+        """Start the timer, now that the work is suspended; return its bucket, or None if there is no deadline."""
         self._task = task = asyncio.current_task()
         assert task is not None
         self._before = task.cancelling()

@@ -24,7 +24,10 @@ class OperationLookup(Protocol):
     """The methods of a registry that an env needs: lookup by path, and calls with access control."""
 
     def find(self, path: str) -> Operation[Any] | None:
-        """Return the operation whose id matches `path`; `_` also matches `-` and `/`. Raise if several ids match."""
+        """Return the operation whose id matches `path`, where `_` also matches `-` and `/`; None if no id matches.
+
+        Raise `OPERATION_NOT_FOUND` if several ids match and none of them is exactly `path`.
+        """
 
     def find_under(self, namespace: str) -> Collection[str]:
         """Return the ids in or below a namespace; an empty string selects all ids."""

@@ -248,7 +248,7 @@ def unwrap(envelope: ResponseEnvelope[Any] | Mapping[str, Any]) -> Any:
 
 
 def is_response_envelope(value: object) -> TypeGuard[ResponseEnvelope[Any] | Mapping[str, Any]]:
-    """Whether `value` is an envelope, or a plain mapping with all fields of one."""
+    """Whether `value` is an envelope, or a plain mapping in the format of an envelope."""
     return detect_envelope(value) is not None
 
 
@@ -309,7 +309,10 @@ def _fold_headers(headers: Headers) -> tuple[dict[str, str], list[str]]:
 
 
 def _present(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that are not null; an integral float such as 200.0 becomes an integer, as in JSON Schema."""
+    """Return the fields that are not null.
+
+    An integral float such as 200.0, which JSON Schema accepts as an integer, becomes one.
+    """
     present = {name: value for name, value in meta.items() if value is not None}
     for name in ("timestamp", "statusCode"):
         value = present.get(name)

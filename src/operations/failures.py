@@ -1,4 +1,4 @@
-"""Constructors of the errors of failed calls, and the translation of exceptions into them.
+"""Constructors of the errors of failed calls, and the translation of exceptions into such errors.
 
 The details of a constructed error state in `executed` whether the operation has run: `no`, `unknown` or `yes`.
 """
@@ -104,8 +104,8 @@ def translate(error: BaseException, operation_id: str) -> BaseException:
     """Return the error that the caller of an operation gets for an exception of its handler.
 
     A CallError, a cancellation of the current task, KeyboardInterrupt and GeneratorExit are returned unchanged. Any
-    other exception becomes the cause of a new CallError. This function does not raise the error itself, because a frame
-    that raises an error from a local variable forms a reference cycle with the traceback.
+    other exception becomes the cause of a new CallError. The error is returned, not raised, because raising it from a
+    local variable would form a reference cycle with its traceback.
     """
     if isinstance(error, CallError):
         return error

@@ -231,10 +231,10 @@ def make_operation(
 
 
 def _result_options(output: TypeCodec[Any]) -> dict[str, Any]:
-    """Return the fields of an Operation that convert results of the declared type."""
+    """Return the fields of an Operation for its results: the converters of the declared type, and its class."""
     declared = output.type
     return {
-        # A handler may return a type other than the declared one, which may need conversion.
+        # If the declared type needs no conversion (`output.dump` is None), the handler may still return another type.
         "dump": output.dump or jsonable,
         "load": output.load,
         "result_class": declared if isinstance(declared, type) and not may_be_envelope(declared) else None,
@@ -296,7 +296,9 @@ class _FunctionCall:
         return load
 
     def _refuse(self, input: Any, error: CallError) -> None:
-        """Raise `VALIDATION_ERROR` for the input if `error` is a validation error."""
+        """Raise `VALIDATION_ERROR` with the problems of the input if `error` is a validation error; otherwise do
+        nothing.
+        """
         found = _problems_of(error)
         if found is not None:
             # `from None`: the cause quotes the value, which may be a secret.

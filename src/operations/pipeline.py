@@ -41,7 +41,10 @@ class Mismatches:
 
     def __init__(self, *, every: float = 60.0, capacity: int = 10_000) -> None:
         self.normalised: Normalised | None = None
-        """Callback for each result that was changed or does not match: spec, result before and after, problems."""
+        """Called for each result that was changed or does not match its schema.
+
+        The arguments are the spec, the result before and after normalising, and the problems.
+        """
         self._every = every
         self._capacity = capacity
         self._spread: dict[tuple[str, str], set[str]] = {}
@@ -91,13 +94,16 @@ class Mismatches:
         return total
 
     def _pattern(self, operation_id: str, path: str, rule: str) -> str:
-        """Return a path with `*` for array indexes and, if problems of one rule have many paths, for the last key."""
+        """Return a path with `*` in place of array indexes.
+
+        If problems of one rule have many paths, `*` also replaces the last key of a further path.
+        """
         path = re.sub(_INDEX, "/*", path)
         paths = self._spread.setdefault((operation_id, rule), set())
         if path in paths or len(paths) < _MAX_PATHS:
             paths.add(path)
             return path
-        # If one rule has many paths, they differ in the keys of a map. Such keys are data: `*` replaces the last one.
+        # Many paths of one rule differ in the keys of a map, which are data: `*` replaces the last key.
         return f"{path.rpartition('/')[0]}/*"
 
     def _add(self, key: tuple[str, str], problem: Problem, count: int) -> None:
@@ -173,7 +179,7 @@ def finish(operation: Operation[Any], policy: Policy, result: Any, mismatches: M
 def _finish_event(
     operation: Operation[Any], policy: Policy, event: Event[Any], mismatches: Mismatches
 ) -> ResponseEnvelope[Any]:
-    """Convert an `Event` to an envelope whose meta has the id and type of the event."""
+    """Convert an `Event` to an envelope; a local meta gets the id and type of the event, other metas stay unchanged."""
     envelope = finish(operation, policy, event.data, mismatches)
     meta = envelope.meta
     if not isinstance(meta, LocalResponseMeta):

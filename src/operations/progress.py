@@ -59,7 +59,7 @@ class ProgressQueue:
         self._changed.set()
 
     async def get(self) -> ProgressEvent | None:
-        """Wait for the next event and return it; return None after the end."""
+        """Wait for the next event and return it; return None when the call has ended and no event is left."""
         while not self._events and not self._has_ended:
             self._changed.clear()
             await self._changed.wait()

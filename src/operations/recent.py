@@ -46,5 +46,5 @@ class Recent(Generic[K, T]):
         return self.older.get(key) if value is None else value
 
     def items(self) -> Iterator[tuple[K, T]]:
-        """Yield every key with its latest value, oldest first."""
+        """Yield every key once, with its latest value."""
         yield from (self.older | self.newer).items()

@@ -52,13 +52,13 @@ _INTERNAL = {
     *("abandon", "execute_nested", "find_under", "generation", "measures", "not_found"),
     *("rebuild", "run", "run_stream", "subscribe_nested", "wheel"),
 }
-"""Methods for the dispatcher, `env`, metrics and serving; programs use `execute`, `subscribe` and `call`."""
+"""Names that `dir()` leaves out: they are for the dispatcher, `env`, metrics and serving."""
 
 
 class OperationRegistry(OperationCatalogue):
     """Operations from every source, and the steps of a call: validate, run, wrap, normalise.
 
-    `execute` and `subscribe` trust their direct caller and check no scopes. A `Dispatcher` checks the scopes of
+    `execute` and `subscribe` trust their direct caller and do not check its rights. A `Dispatcher` checks the rights of
     external callers.
     """
 
@@ -79,7 +79,10 @@ class OperationRegistry(OperationCatalogue):
         self.mismatches = Mismatches()
         self.mismatches.normalised = self._report_normalised
         self.interceptors = require_instances(interceptors) if interceptors else ()
-        """Interceptors around every call, the first outermost; an optional method `applies` selects the operations."""
+        """Interceptors of every call, the first outermost.
+
+        An interceptor's optional method `applies` selects its operations.
+        """
         self.observers = tuple(observers)
         """Observers of every call, which run around the interceptors. OpenTelemetry's observer is added if the SDK of
         OpenTelemetry is configured."""
@@ -537,7 +540,7 @@ def subscribe(
 
 
 def _observed_call() -> ObservedCall | None:
-    """Return the observed call that runs in this task."""
+    """Return the observed call that runs in this task, or None."""
     from operations.telemetry.observer import current_observed_call  # lazy: few programs have observers
 
     return current_observed_call()

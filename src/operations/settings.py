@@ -37,7 +37,7 @@ def check_fields(settings: msgspec.Struct, name: str) -> None:
         try:
             msgspec.convert(getattr(settings, field), kind)
         except msgspec.ValidationError as error:
-            # msgspec's message has types and the choices of a literal.
+            # msgspec's message shows types and the choices of a literal, but never the value.
             raise CallError(ErrorCode.VALIDATION_ERROR, f"{name}: invalid {field}: {error}") from None
 
 

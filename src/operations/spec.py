@@ -54,9 +54,11 @@ class AccessControl(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     required_scopes_any: Sequence[str] = ()
     """Scopes of which at least one is required."""
     resource_type: str | None = None
-    """Type of a required resource, of which callers must have at least one, with any id."""
+    """Required type of resource: a caller must have at least one resource of this type, with any id."""
     resource_action: str | None = None
-    """Action that callers must be allowed to do with the resource."""
+    """Required action: a caller must have the right to it on one resource of `resource_type`, or if that is None, on
+    any.
+    """
 
     def __post_init__(self) -> None:
         for field in ("required_scopes", "required_scopes_any"):
@@ -192,7 +194,7 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
     extra_problems: Callable[[Any], Sequence[Found]] | None = None
     """Returns further problems of an input that the schema rejects, such as those that JSON Schema cannot express."""
     schema_applies: Callable[[ResponseEnvelope[Any]], bool] | None = None
-    """Whether the output schema applies to a result; None for the default rule."""
+    """Returns whether the output schema applies to a result; None for the default rule."""
     split_files: Callable[[Any], InputParts | None] | None = None
     """Splits files from an input; None if inputs are plain data, the usual case."""
     origin: object = None
@@ -218,7 +220,9 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
         return self.spec.id
 
     def rebuild(self, envelope: ResponseEnvelope[Any]) -> ResponseEnvelope[R_co]:
-        """Return an envelope with its data as the declared Python type, if the output schema applies to the data."""
+        """Return an envelope with its data as the declared Python type; unchanged if the output schema does not apply
+        to it.
+        """
         if self.load is None or not (self.schema_applies or has_described_data)(envelope):
             return envelope
         return ResponseEnvelope(self.load(envelope.data), envelope.meta)

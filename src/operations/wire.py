@@ -1,9 +1,8 @@
 """JSON and MessagePack encodings of JSON-like values and bytes; independent of envelopes and events.
 
-JSON has no bytes: they are encoded as `{"$bytes": "<base64>"}`. If the only key of a mapping is
-`$bytes`, `$$bytes` or so on, encoding adds one `$` to the key, and decoding removes the `$`. MessagePack has bytes but
-no integers above 64 bits: they are encoded as an extension. Values that a format cannot represent exactly are rejected
-with their path.
+In JSON, bytes are encoded as `{"$bytes": "<base64>"}`. If the only key of a mapping is already `$bytes`, `$$bytes` and
+so on, encoding adds one `$` to the key, and decoding removes this `$`. In MessagePack, an integer above 64 bits is
+encoded as an extension. Values that a format cannot represent exactly are rejected with their path.
 """
 
 from __future__ import annotations
@@ -23,24 +22,28 @@ _BYTES = frozenset({bytes, bytearray, memoryview})
 PACKABLE = PLAIN | _BYTES
 """Types whose values MessagePack writes unchanged, except integers above 64 bits."""
 JSON_MARKERS = tuple(b"$\\")
-"""JSON with encoded bytes contains one of these: a dollar sign, or the backslash of its escape `\\u0024`."""
+"""JSON with encoded bytes contains one of these: a dollar sign, or the backslash of `\\u0024`, the dollar sign's
+escape.
+"""
 _DOLLAR, _BACKSLASH = JSON_MARKERS
 _BIG_INTEGER = 1
 _INDEX_DIGITS = 9
 _DEEPEST = 100
 """Maximum depth of values that `encode_any` converts; deeper values become null."""
 MAX_VALUES = 100_000
-"""Default limit of the number of values in the input of a caller that has neither scopes nor resources: decoding a
-value takes up to 0.3 µs.
+"""Default limit of the number of values in the input of a caller that has neither scopes nor resources.
+
+The limit bounds the time of decoding, which is up to 0.3 µs for each value.
 """
 LARGE_MESSAGE = 64 << 10
 """Size in bytes above which the input in a message is decoded only after its caller's rights are checked."""
 _OUTLINE = bytes.maketrans(b"123456789E", b"000000000e")
-"""Translation of JSON that replaces every digit with `0` and `E` with `e`."""
+"""Translation table for JSON: every digit becomes `0`, and `E` becomes `e`."""
 _SLOW_NUMBERS = (b"e000", b"0" * 180)
 """Parts of numbers that take long to decode, translated by `_OUTLINE`: an exponent of three digits, or 180 digits."""
 _SLOW_NUMBER_VALUES = 20
-"""Number of values that one of `_SLOW_NUMBERS` counts for, because decoding it takes up to 7 µs."""
+"""Each match of one of `_SLOW_NUMBERS` counts as this number of values, because decoding the number takes up to 7 µs.
+"""
 _LENGTH_SIZES = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xC7: 1, 0xC8: 2, 0xC9: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
 """Size of the length field of binary values, extensions and strings in MessagePack, by the first byte."""
 _FIXED_SIZES = bytes(160) + bytes(range(32)) + bytes.fromhex("00000000000000 010101 0408 01020408 01020408 02030509 11")
@@ -52,7 +55,7 @@ _encode_msgpack = msgspec.msgpack.Encoder().encode
 
 
 def encode_json(value: Any) -> bytes:
-    """Encode a value as JSON; raise `VALIDATION_ERROR` for values that JSON cannot represent (NaN, other types)."""
+    """Encode a value as JSON; raise `VALIDATION_ERROR` for values that JSON cannot represent, such as NaN or a set."""
     try:
         return _encode_json(mark_json(value))
     except RecursionError:
@@ -64,7 +67,7 @@ def encode_json(value: Any) -> bytes:
 
 
 def encode_any(value: Any) -> bytes:
-    """Encode a value as JSON; values of other types become strings, NaN becomes null, lone surrogates are replaced."""
+    """Encode any value as JSON: NaN becomes null, lone surrogates are replaced, and unsupported types become strings."""
     try:
         return _encode_json(value)
     except (ValueError, TypeError, RecursionError):
@@ -90,12 +93,14 @@ def _reason(error: Exception) -> str:
 
 
 def mark_json(value: Any) -> Any:
-    """Return a value that a JSON encoder writes unchanged; raise as `encode_json` does, or RecursionError."""
+    """Return `value` in a form that a JSON encoder writes unchanged; raise as `encode_json` does, or RecursionError."""
     return value if is_writable(value, PLAIN) else _mark(value, "")
 
 
 def is_writable(value: Any, scalars: frozenset[object]) -> bool:
-    """Whether an encoder writes a value unchanged: it consists only of `scalars`, finite floats, lists and dicts."""
+    """Whether an encoder writes a value unchanged, because it has only `scalars`, finite floats, lists, tuples and
+    dicts.
+    """
     kind = type(value)
     if kind is dict:
         for key, item in value.items():
@@ -115,13 +120,13 @@ def is_writable(value: Any, scalars: frozenset[object]) -> bool:
 
 
 def has_json_marks(data: bytes) -> bool:
-    """Whether JSON may contain a `$bytes` marker. Other encoders may write its dollar as `\\u0024`."""
+    """Whether JSON may contain a `$bytes` marker. Other encoders may write the marker's dollar sign as `\\u0024`."""
     # Searching for one byte is much faster than for a string, and most messages contain neither of the two bytes.
     return (_DOLLAR in data and b'$bytes"' in data) or (_BACKSLASH in data and b"\\u0024" in data)
 
 
 def encode_msgpack(value: Any) -> bytes:
-    """Encode a value as MessagePack; raise `VALIDATION_ERROR` for values that it cannot represent."""
+    """Encode a value as MessagePack; raise `VALIDATION_ERROR` for values that MessagePack cannot represent."""
     try:
         try:
             return _encode_msgpack(value)
@@ -162,14 +167,17 @@ def check_msgpack_values(data: bytes, most: int) -> None:
 
 def _has_more_json_values(data: bytes, most: int) -> bool:
     """Whether JSON contains more than `most` values outside its strings."""
-    # Without escapes, every second part between quotes is outside strings. A value has at most four quotes: two of its
-    # key and two of its own.
+    # Once escapes are removed, every second part of the text between quotes is outside strings. A value has at most
+    # four quotes: two of its key and two of its own.
     parts = data.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"', 4 * most + 1)
     return len(parts) > 4 * most + 1 or _count_values(b"".join(parts[::2])) > most
 
 
 def _count_values(data: bytes) -> int:
-    """Return the number of characters that may precede a value in a list or an object, and add slow numbers."""
+    """Return the number of `,`, `[` and `{`: one of them precedes each value.
+
+    A slow number adds `_SLOW_NUMBER_VALUES`.
+    """
     separators = data.count(b",") + data.count(b"[") + data.count(b"{")
     outline = data.translate(_OUTLINE, b"+-")
     return separators + _SLOW_NUMBER_VALUES * sum(outline.count(form) for form in _SLOW_NUMBERS)
@@ -183,7 +191,7 @@ def _too_many_values(most: int) -> CallError:
 
 
 def has_more_values(data: bytes, most: int) -> bool:
-    """Whether MessagePack contains more than `most` values, without decoding them; any bytes can be passed."""
+    """Whether MessagePack contains more than `most` values, without decoding them; `data` may be malformed."""
     place, end = 0, len(data)
     for _ in range(most):
         if place >= end:

@@ -97,7 +97,8 @@ _Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
 class ThreadShares:
     """Limits how many threads the external calls of one caller occupy; further calls of that caller wait, in order.
 
-    Calls of others find a free thread then, although a thread cannot be stopped and slots are more than threads.
+    The handlers of one caller can therefore never occupy all threads, even if they run long: a thread cannot be
+    stopped.
     """
 
     def __init__(self, most: int) -> None:
@@ -130,7 +131,10 @@ class ThreadShares:
             raise
 
     def release(self, caller: str) -> None:
-        """Give the thread of a call that has ended to the caller's next call. A thread may run this method."""
+        """Give the thread of a call that has ended to the caller's next call.
+
+        This method may be called in any thread.
+        """
         with self._lock:
             while (waiting := self._waiting.get(caller)) is not None:
                 loop, granted = waiter = waiting[0]

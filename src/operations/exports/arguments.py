@@ -1,4 +1,4 @@
-"""read_arguments: the input of an operation from the arguments that a model sent for its exported schema."""
+"""read_arguments: converts the arguments that a model sent for an operation to the operation's input."""
 
 from __future__ import annotations
 
@@ -126,7 +126,9 @@ class _Reader:
 
 
 def _from_text(value: str, variants: Sequence[Mapping[str, Any]]) -> Any:
-    """Decode a JSON string if the schema accepts no string or `json:` marks it; return other strings unchanged."""
+    """Decode the JSON in `value` if it starts with `json:` or the schema accepts no string;
+    otherwise return `value`.
+    """
     kinds = {kind for variant in variants for kind in kinds_of(variant)}
     if value.startswith(JSON_PREFIX) and (kinds - {"string"} or not kinds):
         value = value.removeprefix(JSON_PREFIX)

@@ -153,7 +153,10 @@ class CodeTool(FixedTools):
         return CallError(code, self.tools.rendering.truncate(f"{message}{after}"))
 
     def prepare(self) -> None:
-        """Read the tool set and write the description on first use, which may take seconds for large schemas."""
+        """Read the tool set and write the description, at first and after each change of the registry.
+
+        For large schemas, this may take seconds.
+        """
         generation = self.tools.registry.generation
         if self._generation == generation:
             return

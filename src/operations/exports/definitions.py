@@ -18,7 +18,7 @@ from operations.schema.dialects.keywords import SCHEMA, SCHEMA_LISTS, SCHEMA_MAP
 _ROOT = "#"
 _POINTER = "#/$defs/"
 _USUALLY_BOOLEAN = frozenset({"additionalProperties", "unevaluatedProperties", "unevaluatedItems"})
-"""Keywords whose value is often a boolean, which every reader of schemas accepts: `revise` does not get it."""
+"""Keywords whose value is often a boolean. Every reader of schemas accepts it, so `revise` is not called with it."""
 _encode = msgspec.json.Encoder().encode
 
 Place = Callable[[str], str]
@@ -203,8 +203,8 @@ def _cycle_keys(
     """Return the keys of schemas that refer to each other.
 
     The first hash of a schema covers its content. Each round adds the hashes of the schemas that it refers to, until a
-    round distinguishes no more schemas. A key also covers the hashes of the whole cycle: two cycles may have equal
-    hashes that only a further round would distinguish.
+    round distinguishes no more schemas. A key also covers the hashes of the whole cycle, because schemas of two
+    different cycles may still have equal hashes.
     """
     hashes = {pointer: _digest(texts[pointer]) for pointer in component}
     distinct = 0

@@ -219,7 +219,7 @@ def is_identifier(name: str) -> bool:
 
 
 def doc_line(text: object, most: int = _MAX_DOC) -> str:
-    """Return the first line of a description, escaped for a docstring."""
+    """Return the first line of a description for a docstring: truncated, without backslashes and double quotes."""
     line = first_line(text) if isinstance(text, str) else ""
     line = "".join(each for each in line if each.isprintable()).replace("\\", "/").replace('"', "'")
     return line if len(line) <= most else f"{line[: most - 1].rstrip()}…"
@@ -322,7 +322,7 @@ class SignatureWriter:
         return self.types.visible(self.types.annotate(spec.output_schema.document, f"{pascal(spec.name)} result"))
 
     def parameters(self, spec: OperationSpec) -> list[str]:
-        """Return the parameters of an operation.
+        """Return the parameters of an operation as Python source.
 
         Each property is a keyword. Properties whose name is not valid in Python are passed together as `input`.
         """

@@ -53,9 +53,10 @@ class Rendering(msgspec.Struct, frozen=True, kw_only=True):
         return ToolResult(text=text, is_error=is_error, blocks=blocks, envelope=envelope)
 
     def _other_blocks(self, meta: MCPResponseMeta) -> Iterator[Mapping[str, Any]]:
-        """Yield the blocks beside the text.
+        """Yield the blocks that are not text.
 
-        Blocks that may repeat the text are redacted, or left out if the text is only a part of the data.
+        Images and audio are not changed. Other blocks are redacted, or left out if `fields` is set or `redact` is a
+        function.
         """
         for block in meta.content:
             if block.type in _MEDIA:
@@ -95,7 +96,8 @@ class Rendering(msgspec.Struct, frozen=True, kw_only=True):
     def text(self, data: Any, *, content: bool = False) -> str:
         """Return the chosen fields of data as text, redacted and truncated: as JSON, unless data is a string.
 
-        If data is a list of content blocks, `content` returns the texts of the blocks, and other blocks as JSON.
+        With `content`, data is a list of content blocks. Text blocks are then returned as their texts, other blocks as
+        JSON.
         """
         chosen = self._chosen(_without_media(data) if content else data)
         write = content_text if content and not self.fields else as_text
@@ -133,7 +135,7 @@ def project(data: Any, paths: Iterable[str]) -> Any:
 
 
 def redact_fields(data: Any, patterns: Sequence[str]) -> Any:
-    """Return data with the values of fields that match a pattern replaced; case does not matter."""
+    """Return data with the values of fields replaced whose names match a pattern; case does not matter."""
     if isinstance(data, dict):
         return {
             key: REDACTED
@@ -161,7 +163,10 @@ def _project(data: Any, paths: Sequence[Sequence[str]]) -> Any:
 
 
 def _beginning(data: Any, left: list[int]) -> Any:
-    """Return the first entries of data, about `left[0]` characters. Strings are not cut, so that secrets are found."""
+    """Return the first entries of data, about `left[0]` characters.
+
+    Strings are not truncated, so that secrets are found.
+    """
     if isinstance(data, dict):
         kept: dict[str, Any] = {}
         for key, value in data.items():

@@ -42,7 +42,9 @@ class SandboxModule(msgspec.Struct):
         return "".join([*imports, *children, *functions, *signatures.types.records.values()])
 
     def used_in(self, code: str) -> SandboxModule:
-        """Return only the modules and functions whose names occur in the code, because making stubs takes time."""
+        """Return this module with only the functions and modules whose names occur in the code, to save the time for
+        other stubs.
+        """
         return self._only(frozenset(_WORD.findall(code)))
 
     def hints(self, diagnostics: str) -> str:

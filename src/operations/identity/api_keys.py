@@ -68,7 +68,7 @@ class APIKeys:
         version = _version_of(self.path)
         if version != self._version:
             self._keys = {key.id: key for key in self.entries()}
-            self._has_changed |= self._version is not None  # the first version revokes no key
+            self._has_changed |= self._version is not None  # reading the file for the first time revokes no key
             self._version = version
 
     def entries(self) -> list[APIKey]:

@@ -21,7 +21,7 @@ _FETCH_SECONDS = 10.0
 _KEPT_SECONDS = 300.0
 """Seconds after which the keys are fetched again."""
 _AGAIN_SECONDS = 30.0
-"""Minimum interval between fetches: any caller can cause one by a token with an unknown key id."""
+"""Minimum interval between fetches: any caller can cause a fetch by a token with an unknown key id."""
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 

@@ -62,7 +62,7 @@ class ConcurrencyLimits:
         self._running[key] = self._running.get(key, 0) + uses
 
     def release(self, key: str, uses: int = 1) -> None:
-        """End uses."""
+        """Stop counting uses."""
         running = self._running[key] - uses
         if running:
             self._running[key] = running

@@ -45,7 +45,7 @@ class TokenCache:
         return entry[1]
 
     async def verify(self, token: str, authenticator: AnyAuthenticator) -> Principal:
-        """Verify a token with `authenticator` and cache the result."""
+        """Verify a token with `authenticator`, cache the result and return the principal."""
         key = sha256(self._salt + token.encode()).digest()
         refused = self._failures.get(key)
         if refused is not None:

@@ -22,13 +22,14 @@ _ENCODER = msgspec.msgpack.Encoder(order="sorted")
 
 
 class Cache:
-    """Keeps results of queries for `ttl` seconds, by operation and input; errors and MCP error results are not kept.
+    """Caches results of queries for `ttl` seconds, by operation and input; errors and MCP error results are not cached.
 
-    `share` selects the callers that get a kept result: the same `identity` (id, rights and claims), callers with the
-    same `rights` (scopes and resources), or `everyone` who may call the operation. Calls with different metadata, such
-    as credentials of a call, never share a result. Each caller gets a copy. Mutations and streams are not cached.
+    `share` selects the callers that get a cached result: the same `identity` (id, rights and claims), callers with the
+    same `rights` (scopes and resources), or `everyone` who may call the operation. Calls whose metadata differ, for
+    example in credentials, never share a result. Each caller gets a copy. Mutations and streams are not cached.
 
-    At most `max_entries` results of `max_bytes` bytes in all are kept; the least recently used ones are evicted first.
+    At most `max_entries` results with `max_bytes` bytes in total are cached; the least recently used ones are evicted
+    first.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Cache:
         self._lock = threading.Lock()
         self._entries: OrderedDict[bytes, tuple[float, bytes]] = OrderedDict()
         self.bytes = 0
-        """Size of the kept results."""
+        """Size of the cached results in bytes."""
         self.hits = 0
         self.misses = 0
 

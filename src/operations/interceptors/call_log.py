@@ -88,7 +88,7 @@ class LogCalls:
 
 
 class _Line:
-    """The fields as text, formatted only if a handler writes the record; values from callers are quoted."""
+    """The fields as text, formatted only if a logging handler writes the record; values from callers are quoted."""
 
     def __init__(self, fields: dict[str, Any]) -> None:
         self._fields = fields

@@ -14,12 +14,15 @@ State = Literal["closed", "open", "half-open"]
 _SLICES = 10
 _MAX_KEYS = 10_000
 _LIMITS = ("RATE_LIMITED", "CONCURRENCY_LIMIT", "CIRCUIT_OPEN")
-"""Reasons of refusals by a limit or a breaker. They do not count, or one caller could open the breaker for all."""
+"""Reasons of refusals by a limit or a breaker.
+
+Such refusals are not counted: one caller could open the breaker for all.
+"""
 
 _LONG_SECONDS = 10.0
-"""Least duration of a call ended by its deadline that counts as a failure."""
+"""A call that its deadline ended counts as a failure only if it ran for at least this number of seconds."""
 _DEADLINE_SLACK_MS = 100
-"""How long before a call's deadline its timeout may be reported, by sources that limit their own requests."""
+"""A source may report a timeout up to this number of milliseconds before the deadline of the call."""
 
 
 class CircuitBreaker:

@@ -24,13 +24,14 @@ SECRET_NAMES = (
 """Default shell patterns of the names whose values are redacted; case, `-` and `_` are ignored."""
 _MAX_DEPTH = 100
 _LONGEST_NAME = 1_000
-"""Length of names above which their values are replaced, because the comparison with the patterns takes time."""
+"""A field with a longer name counts as secret, because comparing a long name with the patterns takes time."""
 
 
 class FieldRedactor:
-    """Replaces values of fields whose names match `fields`, and strings that match `patterns` (regular expressions).
+    """Replaces the values of fields whose names match `fields` (shell patterns), and matches of `patterns` in strings.
 
-    Unlike `operations.redaction.Redactor`, it replaces nothing else: callers need the rest of a result unchanged.
+    `patterns` are regular expressions. Unlike `operations.redaction.Redactor`, this class replaces nothing else:
+    callers need the rest of a result unchanged.
     """
 
     def __init__(self, fields: Iterable[str] = SECRET_NAMES, patterns: Iterable[str] = ()) -> None:
@@ -65,7 +66,7 @@ class FieldRedactor:
         return Beginning(value, most, text=self.clean, is_secret=self._is_secret, hide=lambda _: REDACTED).data
 
     def clean_envelope(self, envelope: ResponseEnvelope[Any]) -> ResponseEnvelope[Any]:
-        """Return an envelope whose data, headers and content blocks have no secrets."""
+        """Return an envelope whose data and meta have no secrets."""
         data, meta = self.clean(envelope.data), envelope.meta
         if isinstance(meta, HTTPResponseMeta):
             headers = self.clean(meta.headers)
@@ -93,7 +94,9 @@ class FieldRedactor:
         return msgspec.structs.replace(meta, content=content, structured_content=structured, extensions=extensions)
 
     def _clean_text(self, text: str, depth: int) -> str:
-        """Return a string without matches, and without secret fields if it is a JSON document."""
+        """Return a string without matches of the patterns; in a string that is a JSON document, also secret fields are
+        replaced.
+        """
         for pattern in self._patterns:
             text = pattern.sub(REDACTED, text)
         document = json_document(text) if depth < _MAX_DEPTH else None

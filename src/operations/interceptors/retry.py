@@ -22,8 +22,8 @@ class Retry:
     Transient errors are `UNAVAILABLE`, `TIMEOUT` and an HTTP status of `statuses`. Streams are not repeated. A mutation
     is never repeated, except with `unexecuted_mutations=True` if its error states that it was not executed.
 
-    The retry budget starts with `reserve` repeats. Each first call adds `budget` repeats, up to `reserve` in all, and
-    each repeat uses one. So an outage does not multiply the load.
+    The retry budget starts with `reserve` repeats. The first attempt of each call adds `budget` repeats, up to
+    `reserve` in all, and each repeat uses one. An outage therefore does not multiply the load.
     """
 
     def __init__(

@@ -45,11 +45,11 @@ class AuditLog:
         self._file.close()
 
     def measures(self) -> Iterator[Measure]:
-        """Return the number of lines that could not be written."""
+        """Return the metric of `failures`."""
         yield Measure("operations_audit_failures_total", self.failures)
 
     def begin(self, call: Call) -> Observation | None:
-        """Observe a call; the line is written when the call ends."""
+        """Observe a call, whose line is written when it ends; return None for a nested call that is left out."""
         if call.parent_request_id is not None and call.kind == "local" and not self._nested:
             return None
         return _Audited(self, call)

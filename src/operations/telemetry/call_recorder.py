@@ -17,11 +17,11 @@ _MOST_QUEUED = 20_000
 
 
 class CallRecorder:
-    """Records every call that a registry runs, nested ones included, under the name of this `worker`.
+    """Records every call that a registry runs, including nested calls.
 
-    With `clean`, a function that removes secrets from a value, inputs and outputs are kept as well. `explain`
-    returns the message of an error as its caller may read it. `slots` is the largest number of concurrent
-    served calls.
+    `worker` is the name of this worker in the records. With `clean`, a function that removes secrets from a value,
+    inputs and outputs are recorded as well. `explain` returns the error message that the caller of an operation may
+    read. `slots` is the largest number of concurrent served calls.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class CallRecorder:
         self._queued: dict[tuple[str, str | None], CallRecord] = {}
 
     def begin(self, call: Call) -> Observation | None:
-        """Record a call that begins, also one that was queued before."""
+        """Record that a call begins, which may have been queued before; return None if too many calls run to record it."""
         record = self._queued.pop((call.request_id, caller_name(call.identity)), None) if self._queued else None
         if record is None:
             record = self._add(call)
@@ -135,7 +135,9 @@ class _Recorded(Observation):
             recorder.records.keep_bodies(record, input, output, self._differences, clean=recorder.clean)
 
     def _bodies(self) -> tuple[Any, Any]:
-        """Return input and output without the parts that their schemas mark as secret; None if bodies are not kept."""
+        """Return input and output without the parts that their schemas mark as secret; None for both if bodies are not
+        recorded.
+        """
         spec, input, output = self._call.spec, self._call.input, self._output
         if self._recorder.clean is None:
             return None, None

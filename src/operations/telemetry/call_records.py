@@ -173,14 +173,14 @@ class CallRecords:
         return record
 
     def queue(self, record: CallRecord, busy_slots: int | None = None) -> None:
-        """Note that a call waits for a slot: all `busy_slots` slots of its worker are busy."""
+        """Record that a call waits for a slot because all `busy_slots` slots of its worker are busy."""
         record.queued_at = record.started_at or self._now()
         record.started_at = None
         record.busy_slots = busy_slots
         self._notify("queued", record)
 
     def start(self, record: CallRecord) -> None:
-        """Note that a call runs."""
+        """Record that a call has started."""
         record.started_at = self._now()
         self._notify("started", record)
 
@@ -192,7 +192,7 @@ class CallRecords:
         self._notify("attempt", record)
 
     def item(self, record: CallRecord, items: int) -> None:
-        """Note the number of items of a stream; it is reported at most once a second."""
+        """Record the number of items of a stream; `changed` is called for it at most once a second."""
         record.items = items
         now = time.time()
         if now - record.items_reported >= _ITEMS_SECONDS:
@@ -209,7 +209,10 @@ class CallRecords:
         seconds: float,
         is_measured: bool = True,
     ) -> None:
-        """Note how a call ended: `ok`, or an error code. If `is_measured` is false, the time series ignore the call."""
+        """Record the end of a call: `code` is `ok` or an error code.
+
+        If `is_measured` is false, the time series ignore the call.
+        """
         if self.running.pop(record.number, None) is None:
             return
         record.ended_at = self._now()
@@ -221,7 +224,7 @@ class CallRecords:
             last = Attempt(self._attempt_start(record), record.ended_at, record.code, status)
             record.attempts.append(last)
         if is_measured:
-            # The consumer determines how long a stream takes: its time is not a latency.
+            # The consumer determines how long a stream takes: the time of a stream is not a latency.
             self.series.add(
                 record.operation_id,
                 record.worker,
@@ -241,9 +244,9 @@ class CallRecords:
         *,
         clean: Callable[[Any], Any] | None = None,
     ) -> None:
-        """Keep input, output and differences of a call, unless they are too large; the oldest are dropped.
+        """Store input, output and differences of a call; an input or output above 64 KiB is left out.
 
-        `clean` removes secrets from input and output.
+        `clean` removes secrets from input and output. Beyond `max_body_bytes` in total, the oldest bodies are dropped.
         """
         if record.number not in self._records:
             return
@@ -261,11 +264,11 @@ class CallRecords:
             self._body_bytes -= _size(self._bodies.popitem(last=False)[1])
 
     def get(self, request_id: str) -> CallRecord | None:
-        """Return the call with a request id."""
+        """Return the call with a request id, or None."""
         return self._by_id.get(request_id)
 
     def bodies_of(self, record: CallRecord) -> Bodies | None:
-        """Return input and output of a call, if they are kept."""
+        """Return the stored input and output of a call; None if they are not stored."""
         return self._bodies.get(record.number)
 
     def trace(self, trace_id: str) -> list[CallRecord]:
@@ -303,7 +306,7 @@ class CallRecords:
     def _evict(self, caller: str | None) -> None:
         """Drop the oldest record, or this caller's oldest record if the caller has too many.
 
-        If the call still runs, it can still be found by its id and in its trace.
+        A dropped call that still runs is found by its id and in its trace until it ends.
         """
         own = self._of_callers[caller]
         number = next(iter(own if 2 * len(own) > self._max_records else self._records))

@@ -59,7 +59,7 @@ class Counters:
         return {"in_flight": self.in_flight, "unsent": self.unsent, **{name: getattr(self, name) for name in _NAMES}}
 
     def measures(self) -> Iterator[Measure]:
-        """Return the present values."""
+        """Return the counts as metrics."""
         yield Measure("operations_bus_in_flight", self.in_flight)
         yield Measure("operations_bus_unsent_total", self.unsent)
         for name in _NAMES:

@@ -33,7 +33,9 @@ class Difference(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def differences_of(given: Any, data: Any, problems: Sequence[Problem]) -> list[Difference]:
-    """Return the first differences between a handler's result and the caller's data."""
+    """Return the first differences: the changes from `given` to `data`, then the values with problems that were not
+    changed.
+    """
     wrong = {problem.path: problem for problem in problems[:MOST_DIFFERENCES]}
     found: list[Difference] = []
     for path, before, after in _changes(given, data, ""):

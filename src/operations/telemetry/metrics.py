@@ -51,7 +51,9 @@ METRICS: Mapping[str, Metric] = {
     "operations_transport_reconnects_total": Metric("counter", "Reconnections to a broker or hub."),
     "operations_transport_losses_total": Metric("counter", "Connections to a hub or broker that were lost."),
     "operations_signature_refusals_total": Metric("counter", "Requests refused for their signature, by reason."),
-    "operations_audit_failures_total": Metric("counter", "Lines of the audit log that could not be written."),
+    "operations_audit_failures_total": Metric(
+        "counter", "Lines of the audit log not written, or written without the input."
+    ),
     "operations_hub_peers": Metric("gauge", "Peers connected to the hub."),
     "operations_interceptor_events_total": Metric("counter", "Events of interceptors, by interceptor and event."),
 }
@@ -74,7 +76,7 @@ class Measurable(Protocol):
     """An object with metrics, such as a registry, dispatcher, worker, hub or counter."""
 
     def measures(self) -> Iterable[Measure]:
-        """Return the present values."""
+        """Return the present values of the metrics."""
 
 
 def measures_of(sources: Iterable[object]) -> Iterator[Measure]:
@@ -112,11 +114,13 @@ class CallMetrics:
             self._lost += not event.is_up
 
     def _label(self, counts: Counter[str], operation_id: str) -> str:
-        """Return the operation, or `_unknown` beyond the limit."""
+        """Return `operation_id`; if it is new and `counts` already has the largest number of operations, return
+        `_unknown`.
+        """
         return operation_id if operation_id in counts or len(counts) < self._max_operations else UNKNOWN_OPERATION
 
     def begin(self, call: Call) -> Observation:
-        """Count a call."""
+        """Count a new call as in progress; return the observation that times it."""
         key = call.operation_id if call.spec is not None else UNKNOWN_OPERATION, call.kind
         series = self._series.get(key)
         if series is None:
@@ -127,7 +131,7 @@ class CallMetrics:
         return _Timed(call, series)
 
     def measures(self) -> Iterator[Measure]:
-        """Return the present values."""
+        """Return the present values of the metrics."""
         for (operation, kind), series in list(self._series.items()):
             labels = {"operation": operation, "kind": kind}
             for outcome, count in list(series.outcomes.items()):
@@ -153,7 +157,7 @@ class CallMetrics:
 
 
 class _Series:
-    """The counts of one operation."""
+    """The counts of one operation and kind."""
 
     __slots__ = ("buckets", "in_progress", "items", "outcomes", "seconds")
 

@@ -31,7 +31,8 @@ class Call(msgspec.Struct, eq=False, kw_only=True):
     kind: Kind
     """`served` for a call from another process or client, `local` for a call of this process, also a nested one."""
     streaming: bool
-    """Whether the call is a stream; False for a request without a slot, which waits for one or was refused."""
+    """Whether the call is a stream; always False while a request waits for a slot, and for a request that was refused.
+    """
     request_id: str
     parent_request_id: str | None = None
     identity: Identity | None = None
@@ -57,11 +58,15 @@ class Observation:
     __slots__ = ()
 
     def enter(self) -> Any:
-        """Begin a step of the call in the current task; `leave` receives the returned value, in the same task."""
+        """Handle the start of a step: a call, or the part of a stream until its next item. `leave` gets the returned
+        value.
+
+        `leave` is called in the same task.
+        """
         return None
 
     def leave(self, entered: Any) -> None:
-        """End a step of the call."""
+        """Handle the end of a step; `entered` is the value that `enter` returned."""
 
     def item(self, envelope: ResponseEnvelope[Any]) -> None:
         """Handle an item of a stream."""
@@ -70,7 +75,7 @@ class Observation:
         """Handle the result of a call that is not a stream, before its end."""
 
     def normalised(self, given: Any, data: Any, problems: Sequence[Problem]) -> None:
-        """Handle a result, or an item of a stream, that the output schema changed or that still does not match it."""
+        """Handle a result or a stream item that normalising changed, or that still does not match the output schema."""
 
     def end(self, outcome: str, error: BaseException | None) -> None:
         """Handle the end: `outcome` is `ok`, `tool_error` for an MCP error result, or the code of the error."""
@@ -141,7 +146,7 @@ class ObservedCall:
         self._observations: list[Observation] = [each for each in begun if each is not None]
 
     def enter(self) -> list[Any]:
-        """Notify observers that a step of the call begins."""
+        """Notify observers that a step of the call begins; return the value that `leave` needs."""
         return [*(_safely(observation.enter) for observation in self._observations), _current.set(self)]
 
     def leave(self, entered: list[Any]) -> None:
@@ -160,7 +165,7 @@ class ObservedCall:
             _safely(observation.item, envelope)
 
     def normalised(self, given: Any, data: Any, problems: Sequence[Problem]) -> None:
-        """Notify observers of a result that the output schema changed or that still does not match it."""
+        """Notify observers of a result that normalising changed, or that still does not match the output schema."""
         for observation in self._observations:
             _safely(observation.normalised, given, data, problems)
 

@@ -1,4 +1,7 @@
-"""OpenTelemetry: spans and durations of calls, by its semantic conventions. Imported only if its SDK is used."""
+"""OpenTelemetry: spans and durations of calls, by its semantic conventions.
+
+Imported only if the program uses its SDK.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +92,10 @@ def client_span(operation_id: str, metadata: dict[str, Any]) -> contextlib.Abstr
 
 
 def http_span(method: str, url: str, headers: dict[str, str]) -> contextlib.AbstractContextManager[trace.Span]:
-    """Open the span of an HTTP request and write its id to `headers`; `url` has no query, which may contain secrets."""
+    """Open the span of an HTTP request and write its id to `headers`.
+
+    Pass `url` without its query, which may have secrets.
+    """
     parts = urlsplit(url)
     attributes: dict[str, Any] = {
         "http.request.method": method,

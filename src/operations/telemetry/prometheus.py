@@ -53,7 +53,9 @@ def _render(measures: Sequence[Measure]) -> str:
 
 
 def _yield_after(number: int) -> None:
-    """Release the interpreter lock at intervals: otherwise the event loop would wait 5 ms for it."""
+    """Release the interpreter lock after every 25th measure: otherwise the event loop would wait up to 5 ms for the
+    lock.
+    """
     if number % _SLICE == 0:
         time.sleep(0)
 

@@ -15,7 +15,7 @@ _FASTEST = 1e-5
 _MOST_SERIES = 5_000
 _MOST_CELLS = 60_000
 RANGES: Mapping[str, tuple[int, int]] = {"15m": (1, 900), "1h": (10, 360), "6h": (60, 360)}
-"""The seconds of a step and the number of steps, by the name of a range."""
+"""Time ranges by name: the seconds of a step, and the number of steps."""
 PERCENTILES = (0.5, 0.95, 0.99)
 
 
@@ -56,7 +56,7 @@ class _Cell:
 
 
 class _Series:
-    """One series. `cells` has the cells of each resolution by the number of their step, the oldest first."""
+    """One series. For each length of a step in seconds, `cells` has the cells by step number, the oldest first."""
 
     __slots__ = ("cells", "current", "second")
 
@@ -68,7 +68,7 @@ class _Series:
 
 
 Key = tuple[str, str]
-"""`("operation", id)`, `("worker", name)` or `("", "")` for all calls."""
+"""The key of a series: `("operation", id)`, `("worker", name)`, or `("", "")` for the series of all calls."""
 ALL: Key = ("", "")
 
 
@@ -178,7 +178,7 @@ class TimeSeries:
             oldest.cells[step].pop(number, None)
 
     def _get(self, key: Key) -> _Series | None:
-        """Return a series; if its last second is over, first add the calls of that second to its steps."""
+        """Return a series, or None; if its last second is over, first add the calls of that second to its steps."""
         series = self._series.get(key)
         if series is not None and series.second < int(self._clock()):
             self._finish_second(series)
@@ -209,7 +209,7 @@ def _bucket_of(seconds: float) -> int:
 
 
 def _percentile(cell: _Cell, share: float) -> float | None:
-    """Return the milliseconds within which a share of the calls ended."""
+    """Return the milliseconds within which a share of the calls ended; None without calls."""
     wanted = math.ceil(share * (cell.ok + cell.failed))
     for bucket in sorted(cell.buckets):
         wanted -= cell.buckets[bucket]

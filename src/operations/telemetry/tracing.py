@@ -31,7 +31,7 @@ def _otel() -> ModuleType:
 
 
 def active_observers(observers: Sequence[Observer]) -> Sequence[Observer]:
-    """Return `observers`, and OpenTelemetry's if the program has set up its SDK."""
+    """Return `observers`; if the program has set up OpenTelemetry's SDK, OpenTelemetry's observer is added."""
     if not is_active():
         return observers
     return (*observers, _otel().OBSERVER)

@@ -19,7 +19,7 @@ _CORRECTABLE = (ErrorCode.VALIDATION_ERROR, ErrorCode.OPERATION_NOT_FOUND)
 
 
 def pydantic_ai_tools(tools: ToolSet) -> list[FrameworkTool[Any]]:
-    """Return the tools of a set. Invalid arguments make the model retry; it receives other failures as results."""
+    """Return the tools of a set. Invalid arguments make the model retry; other failures are results for the model."""
     return [_tool(tools, tool) for tool in tools.tools.values()]
 
 
