@@ -67,7 +67,7 @@ def encode_json(value: Any) -> bytes:
 
 
 def encode_any(value: Any) -> bytes:
-    """Encode any value as JSON: NaN becomes null, lone surrogates are replaced, and unsupported types become strings."""
+    """Encode any value as JSON: NaN becomes null, lone surrogates are replaced, unsupported types become strings."""
     try:
         return _encode_json(value)
     except (ValueError, TypeError, RecursionError):

@@ -35,7 +35,7 @@ _MAX_DEPTH = 100
 _MAX_NODES = 200_000
 _MAX_CHARACTERS = 16 * 1024 * 1024
 _NODE_BYTES = 64
-"""Approximate memory of a value without the characters of its strings."""
+"""Approximate memory of a value in bytes, without the characters of its strings."""
 _MAX_PENDING_BYTES = 32 * 1024 * 1024
 """Largest total size of the inputs of a script's waiting and running calls. They are stored outside the sandbox."""
 _TOO_LARGE = "is too large or nested too deep"

@@ -97,7 +97,10 @@ class SearchTools(FixedTools):
         return "\n".join(f"{signature(by_id[each])}: {description_line(by_id[each])}" for each in shown)
 
     def describe(self, ids: Sequence[str]) -> str:
-        """Return the signatures, descriptions and properties of operations by id; of at most 20."""
+        """Return the signatures, descriptions and properties of the first 20 operations in `ids`.
+
+        For an unknown id, the text has the error message.
+        """
         parts = []
         for operation_id in list(ids)[:_MAX_DESCRIBED]:
             try:

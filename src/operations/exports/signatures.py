@@ -37,7 +37,10 @@ def first_line(text: str) -> str:
 
 
 def describe(spec: OperationSpec) -> str:
-    """Return the signature, the description and a line for each property with a description."""
+    """Return the signature, the description, the properties with a description or default, and the type of the result.
+
+    The text is truncated.
+    """
     document = spec.input_schema.document
     lines = [signature(spec), _cut(spec.description.strip() or spec.title or "", 1_000)]
     properties = document.get("properties", {}) if isinstance(document, Mapping) else {}

@@ -110,7 +110,7 @@ class _Module:
         )
 
     def _attributes(self) -> dict[str, str]:
-        """Return the namespaces directly below this one as attributes."""
+        """Return the module of each namespace directly below this one, by attribute name."""
         found: dict[str, str] = {}
         for child, module in self._children.items():
             name = attribute_path(child.rpartition(".")[2])

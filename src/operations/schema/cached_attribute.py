@@ -39,7 +39,7 @@ class cached_attribute(Generic[T]):  # noqa: N801  (used like `property`)
 
 
 class shared_attribute(cached_attribute[T]):  # noqa: N801  (used like `property`)
-    """A `cached_attribute` that is computed once for an instance and all others that have it as their `_twin`."""
+    """A `cached_attribute` that an instance shares with its `_twin`: the value is computed only once for both."""
 
     def _get(self, instance: Any) -> Any:
         twin = instance._twin

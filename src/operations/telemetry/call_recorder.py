@@ -41,7 +41,10 @@ class CallRecorder:
         self._queued: dict[tuple[str, str | None], CallRecord] = {}
 
     def begin(self, call: Call) -> Observation | None:
-        """Record that a call begins, which may have been queued before; return None if too many calls run to record it."""
+        """Record that a call begins; the call may have been queued before.
+
+        Return None if the call is not recorded, because too many calls are running.
+        """
         record = self._queued.pop((call.request_id, caller_name(call.identity)), None) if self._queued else None
         if record is None:
             record = self._add(call)

@@ -1,8 +1,9 @@
-"""The closed form of a schema: values that it accepts are valid *and* already normal, so that one native call decides.
+"""The closed form of a schema: a stricter schema, which accepts only values that are valid and already normal.
 
-Objects that casting would strip are closed, properties with a default are required, tuples have their full length.
-Every change only adds constraints: the schema accepts every value that the closed form accepts. If the closed form
-cannot express exactly what casting would do, it rejects the value, and the slower stages decide.
+One native call with the closed form can thus replace the slower stages of casting. The closed form forbids properties
+that casting would remove, requires properties that have a default, and requires tuples of full length. Every change
+only adds constraints: the schema accepts every value that the closed form accepts. If the closed form cannot express
+exactly what casting would do, it rejects the value, and the slower stages follow.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ _UNCLOSABLE = {"not": {"type": "object"}}
 class Closer:
     """Writes the closed form of one converted document.
 
-    A schema has up to five forms: `open` (unchanged), `closed`, `inner`, `closed-kept` and `inner-kept`. In the form
-    `inner` the schemas inside it are closed; the schema itself stays open, because the schema around it is closed. The
-    `-kept` forms do not require properties with a default. The forms of a definition depend only on the schemas that it
-    refers to, so documents that share a definition share its forms. `definitions` are the document and its definitions
-    by pointer.
+    A schema has up to five forms: `open` (unchanged), `closed`, `inner`, `closed-kept` and `inner-kept`. The form
+    `inner` is for a schema that is part of a closed schema, such as a branch of its `allOf`: only the values of
+    properties and items are closed. The `-kept` forms do not require properties with a default. The forms of a
+    definition depend only on the schemas that it refers to, so documents that share a definition share its forms.
+    `definitions` are the document and its definitions by pointer.
     """
 
     def __init__(self, nodes: Nodes, definitions: Mapping[str, Definition]) -> None:
@@ -65,7 +66,7 @@ class Closer:
     # References
 
     def _form_of(self, pointer: str) -> Definition:
-        """Return the form of a definition, given the pointer that `_reference` has made for it."""
+        """Return a form of a definition, given the pointer that `_reference` has made for this form."""
         form, _, name = pointer[8:].partition(":")
         source = self._sources[f"#/$defs/{name}" if name else "#"]
         return source.forms.get(form) or source.forms.setdefault(form, self._written(source.schema, form))
@@ -126,7 +127,7 @@ class Closer:
         for branch, chosen in reversed(list(zip(schema[keyword], node.branches, strict=True))):
             form = self._branch(branch, chosen, alone, kept)
             if branches and not kept and self._has_default(branch):
-                # A value that lacks only defaults of this branch is cast to it, not to a later one.
+                # If a value lacks only defaults of this branch, it is cast to this branch, not to a later branch.
                 without = self._branch(branch, chosen, alone, "-kept")
                 branches = [{"if": without, "then": form, "else": {"anyOf": branches}}]
             else:
