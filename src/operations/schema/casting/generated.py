@@ -31,8 +31,8 @@ Normaliser = Callable[[Any], Any]
 def generate(nodes: Nodes) -> tuple[Normaliser, Normaliser] | None:
     """Return two functions that normalise values of the root; None if generating code is not worthwhile.
 
-    The first removes only properties whose names were in excess in earlier values. That is fast and nearly always
-    sufficient. The second inspects every property and records excess names for the first.
+    The first removes only those undeclared properties whose names earlier values had. It is fast and nearly always
+    sufficient. The second inspects every property, and records the names of undeclared properties for the first.
     """
     learned: dict[int, list[str]] = {}
     quick = _Writer(nodes, learned, quick=True).compiled()
@@ -71,7 +71,7 @@ class _Writer:
         return function
 
     def _function(self, node: Node | None) -> str | None:
-        """Return the name of the function for `node`; None if its values never need changes."""
+        """Return the name of the function for `node`; None if values of `node` never need changes."""
         if node is None or not node.parts:
             return None
         if id(node) not in self._names and (only := _only_container(node)) is not None:
@@ -84,7 +84,7 @@ class _Writer:
         return self._names[id(node)]
 
     def _learn(self, excess: list[str], name: str) -> None:
-        """Record the name of an excess property once: the fast function removes the recorded names."""
+        """Record the name of an undeclared property once: the fast function removes properties with recorded names."""
         with self._nodes.lock:
             if name not in excess and len(excess) < _MAX_LEARNED:
                 excess.append(name)
@@ -168,7 +168,9 @@ class _Writer:
         yield f"            out[{name!r}] = y"
 
     def _items_function(self, node: Node | None) -> str | None:
-        """Return the name of the function for the items of an array, if its loop can be inlined; else None."""
+        """Return the name of the function for the items of an array; None if the loop over the
+        items cannot be inlined.
+        """
         if node is None or node.types is None or "array" not in node.types or "object" in node.types:
             return None
         if node.unions or node.conditional or node.tuple_length or node.choices is not None:
@@ -230,7 +232,7 @@ class _Writer:
 
 
 def _only_container(node: Node) -> Node | None:
-    """Return the only branch of a union that is not scalar, such as the object in `object | null`."""
+    """Return the only branch of a union that is not scalar, such as the object in `object | null`; otherwise None."""
     if not node.unions or node.conditional:
         return None
     branches = node.branches

@@ -28,11 +28,14 @@ from operations.schema.problems import Problem, validation_error
 _ROUNDS = 4
 _MAX_PROBLEMS = 100_000
 _FIRST_PARTS = 1_000
-"""Parts of the first values, which are repaired without closed forms: writing and compiling these would take longer."""
+"""Total number of parts of the first values.
+
+They are repaired without closed forms, which would take longer to compile.
+"""
 _PARTS_PER_VALUE = 100
-"""Parts that each of the first values counts in addition, so that there are at most ten of them."""
+"""Number that is added to the parts of each of the first values, so that at most ten values are treated as first."""
 _PARTS_PER_NODE = 15
-"""Parts that repair changes in about the time of generating the code for one node."""
+"""Number of parts that repair casts in about the time that generating code for one node takes."""
 _MISSING = object()
 _REJECTING = definitions_of(False)
 _ITEMS_ONLY = ANNOTATIONS | {"type", "items", "$ref", "$defs"}
@@ -61,7 +64,7 @@ class Caster:
         self._last_changed = False
         self._first_parts = _FIRST_PARTS
         self._writes_closed = False
-        """Whether closed forms may be written; not for the first values."""
+        """Whether closed forms may be written; false while the first values are cast."""
         self._slow_parts = 0
         """Parts of the values that were repaired before generated code was written."""
         self._generated_helps = True
@@ -236,7 +239,7 @@ class Caster:
             return _REJECTING
 
     def _normal_check(self, node: Node) -> Callable[[Any], bool]:
-        """Return a check for parts of a value that are already normal, so that repair can skip them."""
+        """Return a check whether a value of `node` is already normal, so that repair can skip the value."""
         check = self._parts.get(id(node))
         if check is not None:
             return check
@@ -296,7 +299,7 @@ class Caster:
         return result, False
 
     def _until_stable(self, value: Any, budget: Budget, scores: Scores, *, total: bool, careful: bool) -> Any:
-        """Cast until nothing changes, so that casting is idempotent."""
+        """Cast again until nothing changes, at most `_ROUNDS` times, so that casting is idempotent."""
         for _ in range(_ROUNDS):
             repair = Repair(
                 self._nodes,
@@ -351,7 +354,7 @@ def _never(value: Any) -> bool:
 
 
 def replacements(before: Any, after: Any, explainer: Explainer) -> list[Problem]:
-    """Return a Problem for each value that `total` replaced, with the old and the new one."""
+    """Return a Problem for each value that `total` replaced, with the old value and the new value."""
     if before is after:
         return []
     secrets = (explainer.hidden(before), explainer.hidden(after))

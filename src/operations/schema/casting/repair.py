@@ -300,7 +300,7 @@ def default_for(node: Node, name: str) -> Any:
     known = node.defaults
     default = known.get(name, _BUSY)
     if default is _BUSY:
-        # Under the lock only this thread works on it, so _BUSY means recursion.
+        # Under the lock, only this thread determines the default, so _BUSY means recursion.
         with node.nodes.lock:
             default = _decided_default(node, name)
     return default

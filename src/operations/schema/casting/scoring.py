@@ -45,7 +45,9 @@ class Scores:
         return self._known[key][1]
 
     def _scored(self, node: Node, value: Any) -> int:
-        """Score 100 for a matching literal, 10 for a valid property, 1 for a present one, plus the scores of items."""
+        """Return 100 for each matching literal, 10 for each valid property, 1 for each present property, plus scores of
+        items.
+        """
         kind = kind_of(value)
         if node.unions:
             # Score each branch alone: the combinations with the branches of other unions would be too many.

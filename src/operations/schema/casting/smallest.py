@@ -151,7 +151,7 @@ class Builder:
     def _objects_with(self, node: Node, letters: str, *, defaults: bool = True) -> Iterator[Any]:
         """Yield objects with required properties, then with optional ones.
 
-        A generated name is one of the letters in `letters`, then a letter with a number.
+        The generated names are the letters in `letters`; if these are used up, the letters followed by a number.
         """
         made: dict[str, Any] = {}
         for _ in range(4):
@@ -227,7 +227,9 @@ class Builder:
         return items
 
     def unlike(self, node: Node | None, others: list[Any]) -> Any:
-        """Return a value for `node` that differs from all `others`, if one is found quickly."""
+        """Return a value for `node` that differs from all `others`; the smallest value if no such value is found
+        quickly.
+        """
         first = self.smallest_or_null(node)
         for candidate in (first, *_variations(self, node, first, len(others))):
             if not any(same(candidate, other) for other in others) and (node is None or node.check(candidate)):

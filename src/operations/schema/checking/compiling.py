@@ -111,7 +111,9 @@ class Parts:
         self._definitions = definitions
         self._compiled: dict[tuple[int, ...], jsonschema_rs.Validator | None] = {}
         self.locate = lru_cache(_MAX_LOCATED)(self._locate)
-        """Function that returns the location in the schema of a path in the native form, and the union there."""
+        """Function that converts a path in the native form to a path in the schema, and returns the union at this path
+        or None.
+        """
 
     @cached_property
     def form(self) -> NativeForm:
@@ -157,7 +159,7 @@ class Parts:
 
 
 def _union_at(node: Any, step: Sequence[str | int]) -> str | None:
-    """Return the keyword of the union that the native form of a schema has at a step of a path; None if none."""
+    """Return the keyword of the union at a step of a path in the native form of a schema; None if there is no union."""
     if len(step) < 2 or step[0] != "allOf" or not isinstance(node, dict) or not isinstance(step[1], int):
         return None
     unions = unions_of(node)[step[1] - len(node.get("allOf", ())) :] if step[1] >= len(node.get("allOf", ())) else ()
