@@ -100,8 +100,8 @@ class Costs:
     """The cost of one converted document and of each schema in it.
 
     `definitions` are the document and its definitions by pointer. The bounds of a definition are computed once and
-    stored in the definition. With `explained`, the cost includes listing errors; without `outlined`, also those of the
-    branches of unions.
+    stored in the definition. With `explained`, the cost includes listing errors. Errors in the branches of unions are
+    included only if `outlined` is false.
     """
 
     def __init__(
@@ -117,7 +117,9 @@ class Costs:
             self._measure(group)
 
     def of(self, schema: Any) -> int:
-        """Return the visits of one path that a schema of the document can cost; a high number if unknown."""
+        """Return how often the native engine may visit one path for a schema of the document; `BEYOND` if this is
+        unknown.
+        """
         self._estimate_all()
         return 0 if isinstance(schema, bool) else self._schemas.get(id(schema), BEYOND)
 
@@ -181,7 +183,7 @@ class Costs:
         """Return how many visits to count for a reference that leads back into a cycle.
 
         While checking, the native engine caches the results of definitions that refer to themselves, so each entry into
-        the cycle counts once. When it lists errors, nothing is cached.
+        the cycle counts once. While listing errors, the engine caches nothing.
         """
         first = _Pass(0, 1, cycle, {}, entries)
         returns = {pointer: self._definition(pointer, first).maximum() for pointer in cycle}

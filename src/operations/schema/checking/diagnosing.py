@@ -1,6 +1,6 @@
-"""Step-by-step diagnosis of invalid values, for schemas whose errors the native engine would list endlessly.
+"""Step-by-step diagnosis of invalid values, for schemas whose errors the native engine would take too long to list.
 
-Each schema explains each path once. A failed union is reported as such; its branches are not explained.
+Each schema is applied to each path once. A failed union is reported as such; its branches are not explained.
 """
 
 from __future__ import annotations

@@ -25,7 +25,10 @@ from operations.schema.dialects.traversal import UNEVALUATED, definitions_of
 _COUNTS = ("minContains", "maxContains")
 _Schema = dict[str, Any]
 _Question = tuple[bool, _Schema, Any]
-"""A schema and a value to evaluate; with True, the answer is the set of evaluated keys instead of the verdict."""
+"""A question: a schema and a value to evaluate. The answer is the verdict, or the set of evaluated keys.
+
+The first item is True if the question is for the set of evaluated keys.
+"""
 _Answer = Any
 _Steps = Generator[_Question, _Answer, _Answer]
 _Stack = list[tuple[tuple[bool, int, int], _Steps]]
@@ -62,7 +65,7 @@ class Evaluator:
         return self._asserting[id(schema)]
 
     def cheap(self, schema: _Schema) -> jsonschema_rs.Validator | None:
-        """Return the native validator of a schema that is cheap as a whole; None if it is not."""
+        """Return the native validator of a schema if the schema is cheap as a whole; otherwise None."""
         if id(schema) not in self._cheap:
             self._cheap[id(schema)] = self._parts.compiled((schema,)) if self._costs.affords(schema) else None
         return self._cheap[id(schema)]

@@ -43,10 +43,10 @@ Scoring = Callable[[Budget], Callable[[list[Any], Any], list[int]]]
 
 
 class Strategy(NamedTuple):
-    """How the problems of a schema are found: natively, by its native form if possible, or step by step."""
+    """How problems are found: by the native engine, if possible with the native form of the schema, or step by step."""
 
     parts: Parts | None = None
-    """The parts of the schema, if the validator is that of its native form."""
+    """The parts of the schema, if the native engine uses the schema's native form; otherwise None."""
     diagnosis: Diagnosis | None = None
     refused: bool = False
     """Whether every value is rejected, because every way to check it would be too costly."""
@@ -138,7 +138,7 @@ class Explainer:
         return _ordered([*problems, *others])
 
     def _causes(self, value: Any, strategy: Strategy, scoring: Scoring, most: int) -> tuple[list[Cause], list[Foreign]]:
-        """Return the causes, and if the native engine fails, the parts that are not JSON."""
+        """Return the causes, and the parts of the value that are not JSON."""
         if strategy.diagnosis is None:
             try:
                 return self._found(value, strategy, scoring, most), []
@@ -182,7 +182,7 @@ class Explainer:
 
 
 class _Printer:
-    """Formats the problems of one value; each path is shown once."""
+    """Formats the problems of one value; the text for each path is cached."""
 
     def __init__(self, root: Any, hidden: Hidden) -> None:
         self._root = root
@@ -200,7 +200,9 @@ class _Printer:
         return Problem(pointer(cause.path), cause.schema_path, message + cause.note, value)
 
     def found(self, path: str, existing: Path, message: str) -> Problem:
-        """Return a problem that another check found at `path`; `existing` is the part of `path` in the value."""
+        """Return a problem that another check found at `path`; `existing` is the beginning of `path` that exists in the
+        value.
+        """
         value, _, secret = self._show(existing)
         if secret and _quotes(message, _at(self._root, existing)):
             message = "does not match its type"

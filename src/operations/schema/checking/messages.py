@@ -66,7 +66,7 @@ def _types(kind: Any) -> str:
 
 
 def names(names: Any) -> str:
-    """Format property names for a message, the first ten."""
+    """Format the first ten property names for a message."""
     return ", ".join(_quoted(name, 40) for name in names[:10]) + (" …" if len(names) > 10 else "")
 
 
@@ -113,7 +113,7 @@ def _expected(kind: Any) -> str:
 
 
 def expected_type(errors: Any) -> str | None:
-    """Return the types that a branch of a union expects, if the branch fails because of the type."""
+    """Return the types that a branch of a union expects, if the branch fails because of the type; otherwise None."""
     return next((_types(error.kind) for error in errors if isinstance(error.kind, _Kind.Type)), None)
 
 
