@@ -164,7 +164,9 @@ class Converter:
         return out
 
     def _is_shared(self, schema: Mapping[str, Any], base: str, draft: int) -> bool:
-        """Whether a schema of a large document was converted at another location, not counting its first schemas."""
+        """Whether a schema was converted before at another location; the first `_MAX_INLINE` schemas are not
+        considered.
+        """
         self._converted += 1
         if self._converted <= _MAX_INLINE:
             return False
@@ -245,11 +247,13 @@ class Converter:
             out["$ref"] = pointer
 
     def pointer_of(self, keyword: str, reference: str, base: str) -> str:
-        """Return the pointer of the definition that a reference leads to; raise UnresolvedReferenceError."""
+        """Return the pointer of the definition that a reference leads to; raise UnresolvedReferenceError if there is
+        none.
+        """
         return self._pointer_to(self.resolved(keyword, reference, base), reference)
 
     def resolved(self, keyword: str, reference: str, base: str) -> SchemaLocation:
-        """Return the target of a reference; raise UnresolvedReferenceError."""
+        """Return the target of a reference; raise UnresolvedReferenceError if there is none."""
         if keyword == "$recursiveRef":
             return self.references.root
         resolve = self.references.resolve_dynamic if keyword == "$dynamicRef" else self.references.resolve

@@ -18,7 +18,9 @@ class NotPlainError(ValueError):
 
 
 class LiteralBudget:
-    """Remaining number of values in the literals of a document; shared parts count each time, as they are copied."""
+    """Remaining number of values in the literals of a document; shared parts count each time,
+    because they are copied.
+    """
 
     def __init__(self, size: int = MAX_LITERAL_SIZE) -> None:
         self._left = size

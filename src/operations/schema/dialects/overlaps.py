@@ -22,7 +22,7 @@ _NAMES = {str: "string", dict: "object", list: "array", tuple: "array", type(Non
 
 
 def kinds_of(schema: Any) -> Kinds | None:
-    """Return the JSON types that a schema's own keywords allow; None if they do not restrict them."""
+    """Return the JSON types that a schema's own keywords allow; None if the keywords do not restrict the types."""
     if not isinstance(schema, Mapping):
         return None
     if "const" in schema:
@@ -34,7 +34,7 @@ def kinds_of(schema: Any) -> Kinds | None:
 
 
 def kinds_overlap(first: Kinds, second: Kinds) -> bool:
-    """Whether a value can have one of the first types and one of the second."""
+    """Whether a value can have both a type in `first` and a type in `second`."""
     return not _with_integers(first).isdisjoint(_with_integers(second))
 
 

@@ -66,7 +66,9 @@ def is_linear(pattern: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def native_pattern(pattern: str) -> str:
-    """Return a pattern for the native engine: unless its time is linear, it matches only in short strings."""
+    """Return a pattern for the native engine; if its time may be more than linear, the result matches only short
+    strings.
+    """
     return pattern if engine_of(pattern) != "fancy" else _guarded(pattern)
 
 
@@ -168,7 +170,10 @@ def sample_strings(pattern: str, minimum: int = 0) -> Iterator[str]:
 
 
 def unrolled_length(pattern: str) -> int:
-    """Return the number of parts of a pattern without counted repetition: `(ab{3}){2}` has 8. 10**9 if unknown."""
+    """Return the number of parts of a pattern after all counted repetitions are unrolled: 8 for `(ab{3}){2}`.
+
+    Return 10**9 if the number is unknown.
+    """
     tree = _parsed(pattern)
     return 10**9 if tree is None and pattern.count("{") > 1 else _unrolled_length(tree or ())
 

@@ -1,7 +1,8 @@
 """Plain schemas: types, properties and items in draft 2020-12, without references, unions and patterns.
 
 Most Python functions have such schemas. They need no conversion and no estimate of their cost, and their closed form
-only closes objects. Other schemas need the modules `conversion`, `checking.costs` and `casting.closed_form`.
+only forbids undeclared properties. Other schemas need the modules `conversion`, `checking.costs` and
+`casting.closed_form`.
 """
 
 from __future__ import annotations

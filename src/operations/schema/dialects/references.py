@@ -75,7 +75,7 @@ class References:
         return base, draft
 
     def resolve(self, reference: str, base: str) -> SchemaLocation:
-        """Return the target of `reference` from `base`; raise UnresolvedReferenceError."""
+        """Return the target of `reference` from `base`; raise UnresolvedReferenceError if there is none."""
         if base == self.root.base and (reference == "#" or reference.startswith("#/")):
             return self._descend(self.root, reference[1:])
         address, fragment = urldefrag(join(base, reference))
@@ -84,7 +84,9 @@ class References:
         return self._descend(self._lookup(address), fragment)
 
     def resolve_dynamic(self, reference: str, base: str) -> SchemaLocation:
-        """Like `resolve`, but if the root declares the anchor as dynamic too, resolve it to the root's anchor."""
+        """Return the target of a `$dynamicRef`: the dynamic anchor of this name in the root, else the target of
+        `resolve`.
+        """
         target = self.resolve(reference, base)
         name = urldefrag(reference)[1]
         if name and not name.startswith("/") and isinstance(target.schema, Mapping):

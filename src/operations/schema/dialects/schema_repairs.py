@@ -1,7 +1,8 @@
 """Repairs of unsatisfiable schemas: each is changed to the schema that its author most likely meant.
 
-Published API descriptions repeat a few kinds of contradictions, and an operation with one could never be called. Only
-unsatisfiable parts are changed. Works on converted documents, where every reference is a pointer into `$defs`.
+Published API descriptions repeat a few kinds of contradictions. An operation with such a contradiction could never be
+called. Only unsatisfiable parts are changed. Works on converted documents, where every reference is a pointer into
+`$defs`.
 """
 
 from __future__ import annotations
@@ -24,17 +25,20 @@ _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,300})(\.[0-9]{1,300})?")
 class SchemaRepairs:
     """Repairs the schemas that share definitions, each definition once.
 
-    - `enum` without a value of the declared `type`: convert the values to it, or to the type of an array's items.
+    - `enum` without a value of the declared `type`: convert the values to this type. For an array, move `enum` to its
+      items.
     - A `pattern` between slashes: remove the slashes.
-    - Parts of an `allOf` that forbid properties which another part requires: close the whole instead of the parts.
-    - An object that forbids a property which it requires: open it.
-    - A union whose branches include, through `allOf`, the schema around the union: include it without the union.
+    - Parts of an `allOf` that forbid properties which another part requires: forbid undeclared properties in the merged
+      schema instead of the parts.
+    - An object that forbids a property which it requires: allow undeclared properties.
+    - A union whose branches include, through `allOf`, the schema around the union: the branches include that schema
+      without the union.
     - A `oneOf` in which one branch accepts everything that another accepts: use `anyOf`.
     """
 
     def __init__(self) -> None:
         self._unjoined: dict[str, Any] = {}
-        """Definitions as they were before a repair closed them; needed to repair schemas that contain them."""
+        """Definitions as they were before a repair changed them; needed to repair schemas that contain them."""
 
     def repair(self, document: dict[str, Any], fresh: Collection[str] | None = None) -> None:
         """Repair the unsatisfiable parts of a document in place; `fresh` limits this to some of its definitions."""
@@ -48,7 +52,8 @@ class SchemaRepairs:
                 _repair_pattern(node)
             if "oneOf" in node or "anyOf" in node:
                 _end_recursion(node, definitions)
-        # Find all before changing any: a part that was just closed is not found in the schemas that contain it.
+        # Find all contradictions before changing any schema: a changed part is not found in the schemas that contain
+        # it.
         unjoined = {**definitions, **self._unjoined} if self._unjoined else definitions
         joined = [(node, made) for node in nodes if (made := _Joined(unjoined).repaired(node))]
         if joined:
@@ -162,8 +167,8 @@ class _Joined:
     def repaired(self, node: dict[str, Any]) -> dict[str, Any] | None:
         """Return a repaired copy if one part forbids a property that another requires; otherwise None.
 
-        In the copy, the whole is closed instead of the parts. If no part describes a required property, the whole
-        stays open as well.
+        In the copy, the parts allow undeclared properties, and the merged schema forbids them. If no part describes
+        some required property, the merged schema allows undeclared properties as well.
         """
         if "allOf" not in node and not ("required" in node and node.keys() & {"$ref", "additionalProperties"}):
             return None
@@ -206,7 +211,9 @@ class _Joined:
         return allowed is not None and any(kind is not None and not kinds_overlap(kind, allowed) for kind in kinds)
 
     def _opened(self, node: dict[str, Any], closed: set[int], ancestors: tuple[int, ...]) -> dict[str, Any]:
-        """Return a copy with closed parts opened, at any depth; referenced schemas stay unchanged."""
+        """Return a copy in which the parts in `closed` allow undeclared properties; referenced
+        schemas stay unchanged.
+        """
         made = dict(node)
         if id(node) in closed:
             del made["additionalProperties"]

@@ -12,7 +12,9 @@ from operations.schema.dialects.literals import fragment
 
 _MAX_STEPS = 50
 _MAX_UNION_DEPTH = 20
-"""Depth up to which unions are written as schemas of their own: the native engine reads at most 255 levels of JSON."""
+"""Depth up to which unions become separate schemas, which adds levels: the native engine reads at
+most 255 JSON levels.
+"""
 _POINTER = "#/$defs/"
 BEYOND: Final = 1 << 40
 """A number of visits above every limit."""
@@ -82,7 +84,7 @@ class Bounds(NamedTuple):
 
 
 def targets_of(schema: Any) -> frozenset[str]:
-    """Return the pointers that a converted schema refers to, except those of its own definitions."""
+    """Return the pointers that a converted schema refers to, without the references inside its definitions."""
     nodes = schemas_in(schema, ()) if isinstance(schema, dict) else ()
     return frozenset(node["$ref"] for node in nodes if "$ref" in node)
 
@@ -182,7 +184,7 @@ def unions_of(schema: Mapping[str, Any]) -> list[str]:
 
 
 class Definition:
-    """A definition that documents may share, and facts about it. Its schema never changes once a document uses it."""
+    """A definition that documents may share, and facts about it. The schema never changes once a document uses it."""
 
     def __init__(self, schema: Any, targets: frozenset[str] | None = None, exact: bool = True) -> None:
         self.schema = schema
@@ -194,7 +196,9 @@ class Definition:
         self.bounds: Bounds | None = None
         """The bounds of the definition's cost, found by the first estimate that needs them."""
         self.reaches: dict[str, bool] = {}
-        """For a predicate by its name: whether it holds for a schema of the definition, or one that it refers to."""
+        """Whether a predicate holds for a schema in this definition or in one that it refers to, by the predicate's
+        name.
+        """
 
     @property
     def schemas(self) -> Iterator[dict[str, Any]]:
