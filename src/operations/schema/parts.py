@@ -1,6 +1,6 @@
-"""SchemaParts: the schemas that apply to one value, merged into one schema or as separate branches of its unions.
+"""SchemaParts: merges the schemas that apply to one value into one schema, or yields each branch of a union separately.
 
-`Fields` finds schemas by the path of the value. The schemas are normalised documents of `operations.schema`, whose
+`Fields` finds schemas by the path of the value. The schemas are converted documents of `operations.schema`, whose
 references are pointers into `$defs`.
 """
 
@@ -103,7 +103,7 @@ class Fields(SchemaParts):
 
 
 def _child(node: Mapping[str, Any], step: str | int) -> Any:
-    """Return the schema of an item, or of a property."""
+    """Return the schema of an item or of a property; None if no schema describes it."""
     if isinstance(step, int):
         prefix = node.get("prefixItems", ())
         return prefix[step] if step < len(prefix) else node.get("items")

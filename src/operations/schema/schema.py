@@ -73,7 +73,9 @@ class Schema:
 
     @property
     def _twin(self) -> Schema:
-        """The schema that has compiled the same document; itself if there is none."""
+        """The first schema with the same document, whose validators this schema uses; this schema if there is no such
+        schema.
+        """
         return self
 
     def check(self, value: Any) -> bool:
@@ -262,7 +264,7 @@ class Schema:
 
     @cached_attribute
     def _usual_casts(self) -> tuple[Callable[..., tuple[Any, Sequence[Problem]]], Callable[..., Any]]:
-        """The functions of `_casts` from the second value on."""
+        """The functions of `_casts` after the first values."""
         casts: tuple[Any, Any] = self._caster.entry_points()
         if self._compares_items:
             casts = _unless_shared(casts[0], self._uncasts[0]), _unless_shared(casts[1], self._uncasts[1])

@@ -50,7 +50,9 @@ class Definitions:
         """Pointers of the definitions, by the addresses of their sources."""
         self.taken: dict[str, int] = {}
         self.twins: dict[str, Any] = {}
-        """The first schema with each document; all schemas with this document share what it has compiled."""
+        """The first Schema of each converted document, by the document's text without `$defs`; later ones use its
+        validators.
+        """
         self._known: dict[str, Definition] = {}
         self._reviser = reviser or _unrevised
         self._revise = self._reviser()

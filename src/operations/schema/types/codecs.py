@@ -24,7 +24,9 @@ T = TypeVar("T")
 
 
 class TypeCodec(Generic[T]):
-    """The schema of a type, and the functions `load` and `dump` for its values; None if no value needs conversion."""
+    """The schema of a type, and the functions `load` and `dump` for its values; a function is None if it would change
+    nothing.
+    """
 
     __slots__ = ("_schema", "_write", "dump", "load", "type")
 

@@ -67,7 +67,7 @@ _BOUNDS = ("gt", "ge", "lt", "le", "multiple_of")
 
 
 def describe_type(tp: Any, *, mode: Mode) -> Document | Literal[True]:
-    """Return the whole document of `tp`, with referenced types in `$defs`; True if it has no constraints."""
+    """Return the document of `tp`, with referenced types in `$defs`; True if `tp` has no constraints."""
     writer = Writer(mode)
     return writer.finished(writer.describe(tp)) or True
 
@@ -81,7 +81,10 @@ class Writer:
         self._names: dict[Any, str] = {}
 
     def finished(self, root: Document) -> Document:
-        """Return `root` with its definitions; a root that only refers to a definition is replaced by it."""
+        """Return `root` with its definitions.
+
+        A root that only refers to a definition is replaced by this definition.
+        """
         name = root.get("$ref", "")[len(_REF) :]
         if name in self._defs:
             rest = {key: value for key, value in root.items() if key != "$ref"}
@@ -229,7 +232,7 @@ class Writer:
         return found if isinstance(found, dict) else document
 
     def adopt(self, document: Mapping[str, Any]) -> Document:
-        """Merge a finished document into this one; its definitions are renamed if they clash."""
+        """Add the definitions of a finished document, renamed if their names are in use; return the document's root."""
         theirs = document.get("$defs", {})
         names = {name: name for name in theirs}
         renamed = {name for name in theirs if name in self._defs and self._defs[name] != theirs[name]}

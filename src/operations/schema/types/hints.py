@@ -68,7 +68,7 @@ class Alias:
 
 
 def unwrap_type(tp: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return the type under `Annotated`, `NewType`, `Required` and similar, and their metadata."""
+    """Return the type under `Annotated`, `NewType`, `Required` and similar, and the metadata of `Annotated`."""
     notes: tuple[Any, ...] = ()
     while True:
         if isinstance(tp, typing.ForwardRef | str):
@@ -147,7 +147,7 @@ def is_enum(tp: Any) -> bool:
 
 
 def record_kind(tp: Any) -> Kind | None:
-    """Return the kind of a class with fields (`tp` or its origin)."""
+    """Return the kind of a class with fields (`tp` or its origin); None for other types."""
     cls = get_origin(tp) or tp
     if not isinstance(cls, type):
         return None
@@ -244,7 +244,10 @@ def _hints_of(tp: Any) -> dict[str, Any]:
 
 
 def _owner(cls: Any, name: str, filled: Mapping[Any, Any]) -> Any:
-    """Return the class that annotates `name`; bases of a TypedDict, which drops them, are found by annotations."""
+    """Return the class that annotates `name`.
+
+    A TypedDict does not keep its bases: they are found by their annotations.
+    """
     if record_kind(cls) == "typeddict":
         owners = [base for base in filled if name in vars(base).get("__annotations__", {})]
         return owners[-1] if owners else cls

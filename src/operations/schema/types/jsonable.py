@@ -28,7 +28,7 @@ class _TooDeepError(Exception):
 def jsonable(value: Any) -> Any:
     """Convert any value to JSON-like data; raise `EXECUTION_ERROR` with the path of a value that cannot be converted.
 
-    JSON-like data is returned unchanged, never as a changed copy. NaN and infinity are allowed.
+    JSON-like data is returned as the same object. NaN and infinity are allowed.
     """
     kind = type(value)
     if kind in _SCALARS:

@@ -46,7 +46,7 @@ def make_load(tp: Any) -> Load:
 
 
 def load_int(value: Any) -> Any:
-    """Load an int, also from a whole float."""
+    """Load an int, also from a float such as 2.0."""
     if value.__class__ is int:
         return value
     if isinstance(value, float) and value.is_integer():
@@ -311,7 +311,9 @@ def make_native_load(tp: Any, explain: Load) -> Load:
 
 
 def _load_leniently(value: Any, box: Any, explain: Load, error: Exception) -> Any:
-    """Load a value that msgspec rejected, with whole floats converted to ints; raise an error with the exact path."""
+    """Load a value that msgspec rejected, with floats such as 2.0 as ints; if this fails, raise an error with the exact
+    path.
+    """
     try:
         if isinstance(error, msgspec.ValidationError):
             try:

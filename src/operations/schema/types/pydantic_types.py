@@ -56,7 +56,9 @@ def describe(adapter: pydantic.TypeAdapter[Any], mode: Mode) -> dict[str, Any]:
 
 
 def make_load(adapter: pydantic.TypeAdapter[Any]) -> Callable[[Any], Any]:
-    """Return a function that builds values of the adapter's type from JSON-like data, and runs their validators."""
+    """Return a function that builds values of the adapter's type from JSON-like data, and runs the
+    type's validators.
+    """
     validate = adapter.validator.validate_python
     prepare: list[Callable[[Any], Any] | None] = []
 

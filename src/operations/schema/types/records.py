@@ -29,7 +29,7 @@ class Field(msgspec.Struct, frozen=True):
 class RecordCodec:
     """The schema of an object with given fields, and the functions that convert such objects.
 
-    Each access to `load` or `dump` creates a new function; None if no data needs the conversion.
+    Each access to `load` or `dump` creates a new function, or returns None if no data needs the conversion.
     """
 
     __slots__ = ("_extra", "_fields", "schema")
