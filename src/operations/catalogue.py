@@ -35,7 +35,7 @@ class OperationCatalogue:
         self.register_all([operation], replace=replace)
 
     def register_all(self, operations: Iterable[Operation[Any]], *, replace: bool = False) -> None:
-        """Add all operations, or none if one is invalid."""
+        """Add all operations, or none of them if one is invalid, or a duplicate without `replace`."""
         added: dict[str, Operation[Any]] = {}
         for operation in operations:
             if not isinstance(operation, Operation):
@@ -69,7 +69,7 @@ class OperationCatalogue:
         self._changed()
 
     def unregister(self, operation_id: str) -> Operation[Any]:
-        """Remove an operation and return it."""
+        """Remove an operation and return it; raise `OPERATION_NOT_FOUND` for an unknown id."""
         operation = self._require(operation_id)
         del self.operations[operation_id]
         self._changed()

@@ -21,7 +21,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 TRACE_FIELDS = ("traceparent", "tracestate")
 MAX_TRACE_LENGTH = 512
-"""Maximum number of characters of a trace field of a served request; the rest is dropped."""
+"""Maximum number of characters of `traceparent` or `tracestate` in a served request; the rest is dropped."""
 _MOST_SECONDS = 10.0 * 365 * 86_400
 
 
@@ -72,7 +72,7 @@ class Grant(msgspec.Struct, eq=False, kw_only=True):
     """
 
     identity: Identity | None = None
-    """The caller; None for an anonymous one."""
+    """The caller; None for an anonymous caller."""
     token: str = ""
     """An unguessable string that proves the grant to a hub; empty on a transport that needs no such token."""
     signature: object = None
@@ -266,7 +266,10 @@ class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
     async def ask(
         self, message: str, schema: Mapping[str, Any] | None = None, *, timeout: float = ASK_SECONDS
     ) -> Answer:
-        """Ask the user of the calling program; raise `UNAVAILABLE` with reason `NO_ASK` if the program cannot ask."""
+        """Ask the user of the calling program, and return the answer.
+
+        Raise `UNAVAILABLE` with reason `NO_ASK` if the program cannot ask its user.
+        """
         answers = await self.ask_all({"answer": Question.form(message, schema)}, timeout=timeout)
         answer: Answer = answers["answer"]
         return answer

@@ -300,7 +300,9 @@ class StreamDeadline:
             self._current = None
 
     async def close(self, close: Callable[[], Awaitable[Any]]) -> None:
-        """Close the stream's generator with `close`; if the stream was ended, cancel `close` after `GRACE_SECONDS`."""
+        """Close the stream's generator with `close`; for a stream that was stopped or timed out, only within
+        `GRACE_SECONDS`.
+        """
         if self._error is None and (self.until is None or self.until > time.time()):
             await close()
         else:

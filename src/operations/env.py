@@ -48,7 +48,7 @@ class OperationLookup(Protocol):
 
 
 class EnvScope(msgspec.Struct, frozen=True):
-    """The part that the envs of different calls share: the operations, and the functions that call them."""
+    """State that the envs of different calls share: the operations, and the functions that call them."""
 
     catalogue: OperationLookup
     namespaces: tuple[str, ...] | None = None
@@ -56,7 +56,9 @@ class EnvScope(msgspec.Struct, frozen=True):
     stream: InvokeStream | None = None
 
     def resolve(self, path: str) -> tuple[str, Operation[Any] | None]:
-        """Return the operation id that a path names, and the operation if it is registered."""
+        """Return the operation id that a path names, and the operation; None in place of an operation that is not
+        registered.
+        """
         operation = self.catalogue.find(path)
         operation_id = path if operation is None else operation.id
         if not self.is_within(operation_id):

@@ -176,7 +176,7 @@ class ResponseEnvelope(msgspec.Struct, Generic[T_co], frozen=True):
 class Event(msgspec.Struct, Generic[T_co], frozen=True):
     """An item of a stream, with an event id and an event type.
 
-    If the operation has the annotation `resumable`, a client can resume the stream. The handler then runs again, and
+    If the operation has the annotation `resumable`, a client can resume the stream: the handler runs again, and
     `context.metadata["lastEventId"]` is the id of the last item that the client received.
     """
 
@@ -186,7 +186,7 @@ class Event(msgspec.Struct, Generic[T_co], frozen=True):
 
 
 def local_envelope(data: T, operation_id: str) -> ResponseEnvelope[T]:
-    """Wrap a result that comes from neither HTTP nor MCP, with the current time."""
+    """Return the envelope of a result that comes from neither HTTP nor MCP; its timestamp is the current time."""
     return ResponseEnvelope(data, LocalResponseMeta(operation_id, time.time_ns() // 1_000_000))
 
 
@@ -199,7 +199,7 @@ def http_envelope(
     set_cookies: Iterable[str] | None = None,
     event: SSEEvent | None = None,
 ) -> ResponseEnvelope[T]:
-    """Wrap the body of an HTTP response; repeated headers are joined."""
+    """Return the envelope of an HTTP response with the body `data`; repeated headers are joined."""
     return ResponseEnvelope(data, http_meta(status_code, headers, content_type, set_cookies, event))
 
 
@@ -227,7 +227,7 @@ def mcp_envelope(
     structured_content: dict[str, Any] | None = None,
     extensions: dict[str, Any] | None = None,
 ) -> ResponseEnvelope[T]:
-    """Wrap the result of an MCP tool; content blocks may be objects or plain mappings."""
+    """Return the envelope of an MCP tool's result; content blocks may be objects or plain mappings."""
     blocks = [content_block(block) if isinstance(block, Mapping) else require_block(block) for block in content]
     if isinstance(data, list) and any(isinstance(item, Block) for item in data):
         # If the data is the list of content blocks, it consists of plain JSON values, not of block objects.
@@ -311,7 +311,7 @@ def _fold_headers(headers: Headers) -> tuple[dict[str, str], list[str]]:
 def _present(meta: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that are not null.
 
-    An integral float such as 200.0, which JSON Schema accepts as an integer, becomes one.
+    Numbers such as 200.0, which JSON Schema accepts as integers, become integers.
     """
     present = {name: value for name, value in meta.items() if value is not None}
     for name in ("timestamp", "statusCode"):

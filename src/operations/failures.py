@@ -66,7 +66,7 @@ def too_large(operation_id: str, what: str, size: int, limit: int, executed: Exe
 
 
 def not_converted(operation_id: str, what: str, problem: CallError, executed: Executed) -> CallError:
-    """Return the error for a message that was not converted to the receiver's format."""
+    """Return the error for a message that cannot be converted to the receiver's format because of `problem`."""
     code = ErrorCode.VALIDATION_ERROR if executed == "no" else ErrorCode.EXECUTION_ERROR
     is_large = isinstance(problem.details, dict) and problem.details.get("reason") == NOT_CONVERTED
     reason = NOT_CONVERTED if is_large else "UNTRANSLATABLE"
@@ -75,13 +75,13 @@ def not_converted(operation_id: str, what: str, problem: CallError, executed: Ex
 
 
 def is_unconverted(error: CallError) -> bool:
-    """Return whether a hub refused a request that is too large to convert to the worker's message format."""
+    """Return whether `error` is a hub's refusal of a request that is too large to convert to the worker's format."""
     details = error.details
     return isinstance(details, dict) and (details.get("reason"), details.get("executed")) == (NOT_CONVERTED, "no")
 
 
 def executed_of(error: CallError) -> Executed:
-    """Return whether the call that ended in `error` may have run."""
+    """Return whether the call that ended in `error` has run: `no`, `yes` or `unknown`."""
     details = error.details
     executed = details.get("executed") if isinstance(details, dict) else None
     return executed if executed in ("no", "yes") else "unknown"

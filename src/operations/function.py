@@ -231,7 +231,7 @@ def make_operation(
 
 
 def _result_options(output: TypeCodec[Any]) -> dict[str, Any]:
-    """Return the fields of an Operation for its results: the converters of the declared type, and its class."""
+    """Return the arguments of an Operation that concern results: the converters of the declared type, and its class."""
     declared = output.type
     return {
         # If the declared type needs no conversion (`output.dump` is None), the handler may still return another type.

@@ -96,7 +96,7 @@ class Mismatches:
     def _pattern(self, operation_id: str, path: str, rule: str) -> str:
         """Return a path with `*` in place of array indexes.
 
-        If problems of one rule have many paths, `*` also replaces the last key of a further path.
+        If problems of one rule already have many paths, `*` also replaces the last key of a new path.
         """
         path = re.sub(_INDEX, "/*", path)
         paths = self._spread.setdefault((operation_id, rule), set())

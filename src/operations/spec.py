@@ -56,8 +56,8 @@ class AccessControl(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     resource_type: str | None = None
     """Required type of resource: a caller must have at least one resource of this type, with any id."""
     resource_action: str | None = None
-    """Required action: a caller must have the right to it on one resource of `resource_type`, or if that is None, on
-    any.
+    """Required action: a caller must be allowed to perform it on a resource of `resource_type`, or if None, on any
+    resource.
     """
 
     def __post_init__(self) -> None:
@@ -186,7 +186,7 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
     handler: Handler | None = None
     stream: Stream | None = None
     threaded: bool | None = None
-    """Whether the handler runs in a worker thread; by default true for plain functions, false for coroutines."""
+    """Whether the handler runs in a worker thread; by default, true for plain functions and false for `async def`."""
     dump: Callable[[Any], Any] | None = jsonable
     """Converts the handler's result to JSON-like data; None if results are JSON-like already."""
     load: Callable[[Any], Any] | None = None

@@ -98,7 +98,7 @@ def mark_json(value: Any) -> Any:
 
 
 def is_writable(value: Any, scalars: frozenset[object]) -> bool:
-    """Whether an encoder writes a value unchanged, because it has only `scalars`, finite floats, lists, tuples and
+    """Whether an encoder writes a value unchanged: the value has no parts but `scalars`, finite floats, lists, tuples,
     dicts.
     """
     kind = type(value)

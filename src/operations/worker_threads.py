@@ -97,15 +97,14 @@ _Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
 class ThreadShares:
     """Limits how many threads the external calls of one caller occupy; further calls of that caller wait, in order.
 
-    The handlers of one caller can therefore never occupy all threads, even if they run long: a thread cannot be
-    stopped.
+    If `most` is lower than the number of threads, a caller whose handlers run long leaves threads for other callers.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._lock = threading.Lock()
         self._used: dict[str, int] = {}
-        """The number of threads of each caller."""
+        """Number of threads that each caller occupies."""
         self._waiting: dict[str, deque[_Waiter]] = {}
 
     async def acquire(self, caller: str) -> None:
@@ -131,9 +130,9 @@ class ThreadShares:
             raise
 
     def release(self, caller: str) -> None:
-        """Give the thread of a call that has ended to the caller's next call.
+        """Give the thread of a call that has ended to the caller's next call, or free it.
 
-        This method may be called in any thread.
+        Any thread may call this method.
         """
         with self._lock:
             while (waiting := self._waiting.get(caller)) is not None:

@@ -98,5 +98,5 @@ class _Audited(Observation):
         self._call = call
 
     def end(self, outcome: str, error: BaseException | None) -> None:
-        """Write the line."""
+        """Write the line of the call."""
         self._log.write(self._call, outcome)

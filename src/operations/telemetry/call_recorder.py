@@ -113,7 +113,7 @@ class _Recorded(Observation):
         self._recorder.records.item(self._record, self._call.items)
 
     def normalised(self, given: Any, data: Any, problems: Sequence[Problem]) -> None:
-        """Keep the differences that normalising caused, except for items of streams, which are too many."""
+        """Store the differences that normalising caused; for a stream, store none, because its items are too many."""
         if not self._record.streaming:
             self._differences = differences_of(given, data, problems)
 

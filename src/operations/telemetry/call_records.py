@@ -82,7 +82,7 @@ class CallRecord(msgspec.Struct, eq=False, kw_only=True, gc=False):
 
 
 class Bodies(msgspec.Struct, frozen=True):
-    """Input and output of a call as JSON, and how its output was normalised; None if not retained."""
+    """Input and output of a call as JSON, and how the output was normalised; a field is None if it is not stored."""
 
     input: bytes | None = None
     output: bytes | None = None

@@ -38,7 +38,7 @@ class JSONFormatter(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
+        """Return the record as one line of JSON."""
         fields: dict[str, Any] = {
             "time": _timestamp(record.created),
             "level": record.levelname,

@@ -58,10 +58,9 @@ class Observation:
     __slots__ = ()
 
     def enter(self) -> Any:
-        """Handle the start of a step: a call, or the part of a stream until its next item. `leave` gets the returned
-        value.
+        """Handle the start of a step: a call, or the part of a stream until its next item.
 
-        `leave` is called in the same task.
+        `leave` is called in the same task, with the value that this method returns.
         """
         return None
 
@@ -150,7 +149,7 @@ class ObservedCall:
         return [*(_safely(observation.enter) for observation in self._observations), _current.set(self)]
 
     def leave(self, entered: list[Any]) -> None:
-        """Notify observers that a step ends, the innermost observer first."""
+        """Notify the observers, in reverse order, that a step ends."""
         try:  # noqa: SIM105  # cheaper than `suppress`
             _current.reset(entered.pop())
         except ValueError:  # work that outlives its call ends in another context
@@ -303,7 +302,7 @@ def _call(spec: OperationSpec, input: Any, context: OperationContext, kind: Kind
 
 
 def outcome_of(call: Call, error: BaseException | None, envelope: ResponseEnvelope[Any] | None = None) -> str:
-    """Return the outcome of a call: `ok`, `tool_error`, or a code."""
+    """Return the outcome of a call: `ok`, `tool_error`, or an error code."""
     if error is None:
         meta = None if envelope is None else envelope.meta
         return "tool_error" if isinstance(meta, MCPResponseMeta) and meta.is_error else "ok"

@@ -130,7 +130,7 @@ def inject(metadata: dict[str, Any]) -> None:
 
 
 def note_status(span: trace.Span, status: int) -> None:
-    """Add the status of a response to its span."""
+    """Add the HTTP status of a response to the span of the request."""
     span.set_attribute("http.response.status_code", status)
     if status >= 400:
         _mark(span, str(status))
