@@ -207,7 +207,7 @@ class TypeWriter:
 
 
 def pascal(text: str) -> str:
-    """Return words as a class name."""
+    """Return the words of a text as a class name: `shop quote` becomes `ShopQuote`."""
     name = "".join(word[:1].upper() + word[1:] for word in _WORD.findall(text)) or "Record"
     name = f"T{name}" if name[0].isdigit() else name
     return f"{name}_" if keyword.iskeyword(name) else name

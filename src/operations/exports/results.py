@@ -43,7 +43,7 @@ class Rendering(msgspec.Struct, frozen=True, kw_only=True):
     redact: Redaction = False
 
     def result(self, envelope: ResponseEnvelope[Any]) -> ToolResult:
-        """Return the result of a call."""
+        """Return the result of a call for a model: text, content blocks, and the envelope."""
         meta = envelope.meta
         is_error = isinstance(meta, MCPResponseMeta) and meta.is_error
         text = self.text(envelope.data, content=isinstance(meta, MCPResponseMeta) and is_content(envelope.data, meta))
@@ -135,7 +135,7 @@ def project(data: Any, paths: Iterable[str]) -> Any:
 
 
 def redact_fields(data: Any, patterns: Sequence[str]) -> Any:
-    """Return data with the values of fields replaced whose names match a pattern; case does not matter."""
+    """Return data in which the values of fields whose names match a pattern are replaced; case does not matter."""
     if isinstance(data, dict):
         return {
             key: REDACTED

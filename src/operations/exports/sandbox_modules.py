@@ -42,9 +42,7 @@ class SandboxModule(msgspec.Struct):
         return "".join([*imports, *children, *functions, *signatures.types.records.values()])
 
     def used_in(self, code: str) -> SandboxModule:
-        """Return this module with only the functions and modules whose names occur in the code, to save the time for
-        other stubs.
-        """
+        """Return this module with only the functions and modules whose names occur in the code."""
         return self._only(frozenset(_WORD.findall(code)))
 
     def hints(self, diagnostics: str) -> str:

@@ -31,7 +31,9 @@ def description_line(spec: OperationSpec) -> str:
 
 
 def first_line(text: str) -> str:
-    """Return the first line of a description that is neither empty nor a heading or quotation of Markdown."""
+    """Return the first line of a description that is neither a heading nor a quotation of Markdown; empty if there is
+    none.
+    """
     lines = (line.strip() for line in text.splitlines())
     return next((line for line in lines if line and not line.startswith((">", "#"))), "")
 

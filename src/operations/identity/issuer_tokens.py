@@ -65,7 +65,10 @@ class IssuerTokens:
         JWTTokens("-", algorithms=algorithms)
 
     async def authenticate(self, token: str | None) -> Principal:
-        """Verify a token and return its principal."""
+        """Verify a token and return its principal.
+
+        Raise `ACCESS_DENIED` for an invalid token, and `UNAVAILABLE` if no keys could be fetched.
+        """
         key_id = _key_id(token)
         if self._tokens is None or self._clock() - self._fetched > _KEPT_SECONDS or key_id not in self._ids:
             await self._refresh()

@@ -158,7 +158,7 @@ class JWTTokens:
             self._options["audience"] = audience
 
     def authenticate(self, token: str | None) -> Principal:
-        """Verify a token and return its principal."""
+        """Verify a token and return its principal; raise `ACCESS_DENIED` for a missing or invalid token."""
         if not token:
             raise _denied("no token")
         if not _is_token(token):

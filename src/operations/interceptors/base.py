@@ -210,7 +210,7 @@ def key_of(invocation: Invocation, by: Sequence[KeyPart]) -> tuple[str | None, .
 
 
 def check_by(by: Iterable[KeyPart]) -> tuple[KeyPart, ...]:
-    """Return the parts of a key; raise ValueError if one is unknown."""
+    """Return the parts of a key; raise ValueError for an unknown part."""
     parts = _texts("by", by)
     for part in parts:
         if part not in ("identity", "operation", "namespace"):

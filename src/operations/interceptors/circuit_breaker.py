@@ -16,7 +16,7 @@ _MAX_KEYS = 10_000
 _LIMITS = ("RATE_LIMITED", "CONCURRENCY_LIMIT", "CIRCUIT_OPEN")
 """Reasons of refusals by a limit or a breaker.
 
-Such refusals are not counted: one caller could open the breaker for all.
+Such refusals are not counted, because otherwise one caller could open the breaker for all callers.
 """
 
 _LONG_SECONDS = 10.0
@@ -182,7 +182,7 @@ class _Circuit:
         self.opened_at: float | None = None
         self.probing = 0
         self.slices: dict[int, tuple[int, int]] = {}
-        """Ended and failed calls by slice of the window."""
+        """Number of ended calls and number of failures, by slice of the window."""
 
 
 def _is_failure(error: BaseException) -> bool | None:

@@ -181,7 +181,7 @@ class ConcurrencyLimit:
         return key
 
     def _enter(self, key: _Key, invocation: Invocation) -> _Waiter | None:
-        """Acquire a slot, or return a waiter in the queue."""
+        """Acquire a slot and return None, or return a waiter in the queue; raise an error if the queue is full."""
         with self._lock:
             slots = self._slots.setdefault(key, _Slots())
             if slots.taken < self._limit:

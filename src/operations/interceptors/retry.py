@@ -65,7 +65,7 @@ class Retry:
         return {"repeats": self.repeats, "exhausted": self.exhausted}
 
     async def __call__(self, invocation: Invocation, proceed: Proceed) -> Any:
-        """Run the call, and again after a transient error."""
+        """Run the call; repeat it after transient errors."""
         if invocation.streaming or not self.applies(invocation.spec):
             return await proceed(invocation)
         self._left = min(self._most, self._left + self._budget)

@@ -21,7 +21,7 @@ _CHILD = ("additionalProperties", "unevaluatedProperties", "items", "unevaluated
 _UNTOUCHED = ("not", "if", "contains", "propertyNames")
 _NAMING = frozenset({"properties", "patternProperties", "prefixItems"})
 _NAMED = frozenset({"properties", "$ref", "allOf", "anyOf", "oneOf", "default"})
-"""A schema that names a property with a default has at least one of these keywords."""
+"""A schema that declares a property with a default has at least one of these keywords."""
 _UNCLOSABLE = {"not": {"type": "object"}}
 
 
@@ -29,10 +29,10 @@ class Closer:
     """Writes the closed form of one converted document.
 
     A schema has up to five forms: `open` (unchanged), `closed`, `inner`, `closed-kept` and `inner-kept`. The form
-    `inner` is for a schema that is part of a closed schema, such as a branch of its `allOf`: only the values of
-    properties and items are closed. The `-kept` forms do not require properties with a default. The forms of a
-    definition depend only on the schemas that it refers to, so documents that share a definition share its forms.
-    `definitions` are the document and its definitions by pointer.
+    `inner` is for a part of a closed schema, such as a branch of its `allOf`: the schemas of properties and items are
+    closed, but the part itself allows undeclared properties. The `-kept` forms do not require properties with a
+    default. The forms of a definition depend only on the schemas that it refers to, so documents that share a
+    definition share its forms. `definitions` are the document and its definitions by pointer.
     """
 
     def __init__(self, nodes: Nodes, definitions: Mapping[str, Definition]) -> None:
@@ -46,7 +46,7 @@ class Closer:
         self._defaulting = Reach(definitions, "has defaults", _defaults, lambda each: any(map(_defaults, each.schemas)))
 
     def form(self, schema: dict[str, Any] | bool | None = None) -> dict[str, Definition]:
-        """Return the closed form of the document or of one schema in it, and those of its definitions, by pointer."""
+        """Return the closed form of the document, or of one schema in it, together with its definitions, by pointer."""
         closed = self._written(self._document if schema is None else schema, "closed")
         definitions: dict[str, Definition] = {}
         pending = sorted(closed.targets)
@@ -192,7 +192,7 @@ class Closer:
         return [self._inner(schema, kept) for schema in schemas]
 
     def _require(self, out: dict[str, Any], schema: dict[str, Any], kept: str) -> None:
-        """Require properties with a default, and full tuples."""
+        """Make `out` require the properties with a default, and tuples of full length."""
         if not kept and not _NAMED.isdisjoint(schema) and self._has_default(schema):
             names = self._defaulted(self._nodes.node([schema]))
             if names:

@@ -1,7 +1,7 @@
-"""Generated code that strips properties and fills defaults: fast code for the most common changes of a cast.
+"""Generated code that removes undeclared properties and fills in defaults: fast code for the most common changes.
 
-Each node has one function, which copies a value before it changes it. `Repair` makes all other changes. The caller
-checks the result with the closed form, so an incomplete result costs only time.
+Each node has one function, which never changes a value but a copy. `Repair` makes all other changes. The caller checks
+the result with the closed form, so an incomplete result costs only time.
 """
 
 from __future__ import annotations

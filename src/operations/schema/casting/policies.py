@@ -92,7 +92,7 @@ class Caster:
         """Return the functions behind `Schema.normalise` and `Schema.cast`, with the fast paths first.
 
         A normal value needs only the closed form. If the last value needed normalisation, the generated code runs
-        first, until a value does not need it.
+        first, until a value needs no normalisation.
         """
         self._writes_closed = True
         is_normal, slow, needs_change = self._is_normal_any_depth, self._normalise, False
@@ -231,7 +231,7 @@ class Caster:
 
     @cached_attribute
     def _closed(self) -> Mapping[str, Definition]:
-        """The closed form; a form that rejects everything if the real one would cost more than the later stages."""
+        """The closed form; if it would cost more than the later stages, a form that rejects every value."""
         try:
             closed = self._closer.form()
             return closed if Costs(closed).affordable else _REJECTING

@@ -173,7 +173,9 @@ class Repair:
         return value if len(out) == len(value) and not any(map(is_not, out, value)) else out
 
     def _cast_items(self, child: Node | None, value: Any) -> list[Any]:
-        """Cast the items of an array that all have one schema; the native engine recognises normal ones."""
+        """Cast the items of an array that all have one schema; the native engine recognises items that are already
+        normal.
+        """
         if child is None:
             return list(value)
         if self._normal_check is not None:

@@ -211,7 +211,7 @@ class Builder:
         yield items[:minimum]
 
     def _containing(self, node: Node, items: list[Any]) -> list[Any]:
-        """Return items that satisfy every `contains`."""
+        """Return a copy of `items`, changed so that it satisfies every `contains`."""
         items = list(items)
         for part in node.parts:
             if "contains" in part:
