@@ -259,7 +259,9 @@ def _in_place(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 class _Walk:
-    """The bounds of one schema, and its own depth, found in one walk."""
+    """The bounds of the cost of one schema, and the depth of the schema without references; both
+    are found in one walk.
+    """
 
     def __init__(self, schema: Any, bounds_of: Callable[[str], Bounds]) -> None:
         self._bounds_of = bounds_of

@@ -95,7 +95,7 @@ class _Explaining:
         return self._evaluation.is_valid(task.schema, task.value)
 
     def causes(self, task: _Task, pending: list[_Task]) -> Iterator[Cause]:
-        """Yield the violated rules of a schema itself; its sub-schemas are added to `pending`."""
+        """Yield the rules of the task's own schema that the value violates; add the sub-schemas to `pending`."""
         if not isinstance(task.schema, dict):
             yield Cause(task.path, task.pointer, None, words=_FORBIDDEN)
             return

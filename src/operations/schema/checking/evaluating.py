@@ -94,7 +94,9 @@ class Evaluation:
         return self._drive(stack) if stack else answer
 
     def _drive(self, stack: _Stack) -> _Answer:
-        """Return the answer to the first `_Question` on a stack; answer all questions that it depends on before it."""
+        """Return the answer to the first `_Question` on a stack; first answer all questions on which this answer
+        depends.
+        """
         answer = None
         while stack:
             key, steps = stack[-1]

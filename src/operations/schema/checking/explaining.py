@@ -166,7 +166,7 @@ class Explainer:
         return [cause for cause, _ in zip(causes, range(most), strict=False)]
 
     def _first(self, value: Any, strategy: Strategy) -> Iterator[Cause]:
-        """Yield the first cause of a large value; none if the native engine would take long to explain it.
+        """Yield the first cause of a large value; none if the native engine would take long to explain the value.
 
         The engine would explain every branch of a union, and copy an object whose properties are not allowed.
         """

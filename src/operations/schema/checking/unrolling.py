@@ -21,7 +21,7 @@ _NEGATING = ("not", "if", "oneOf", "contains", "propertyNames")
 
 
 def unrolled(definitions: Mapping[str, Definition]) -> dict[str, Any] | None:
-    """Return a document with its cycles unrolled; None if the result would be large or accept other values."""
+    """Return a document with its cycles unrolled; None if the result would be large or accept invalid values."""
     edges = {pointer: definition.targets for pointer, definition in definitions.items()}
     cyclic = {pointer for pointer in definitions if pointer in _reachable(edges[pointer], edges)}
     size = sum(1 for pointer in cyclic for _ in schemas_in(definitions[pointer].schema, ()))

@@ -61,7 +61,7 @@ def existing_path(value: Any, path: str) -> tuple[str | int, ...]:
 
 
 def too_deep(value: Any, limit: int = MAX_DEPTH) -> bool:
-    """Whether `value` is nested deeper than `limit`; for speed, `gc.get_referents` returns each level."""
+    """Whether `value` is nested deeper than `limit`."""
     kind = value.__class__
     if kind is not dict and kind is not list:
         return not isinstance(value, _SCALARS) and _deep_precisely(value, limit)

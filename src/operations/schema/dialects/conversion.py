@@ -101,7 +101,7 @@ class Converter:
         self._budget = LiteralBudget()
 
     def run(self) -> Conversion:
-        """Return the document with all its definitions."""
+        """Convert the document and all its definitions."""
         document = self.convert_all()
         if self.definitions:
             document["$defs"] = self.definitions
@@ -302,7 +302,7 @@ def unique_name(reference: str, taken: MutableMapping[str, int]) -> str:
 
 
 def _modern(schema: Mapping[str, Any], draft: int) -> Iterator[tuple[str, Any]]:
-    """Yield the keywords of `schema`, with renamed ones under their new names."""
+    """Yield the keywords of `schema` and their values; renamed keywords have their new names."""
     tuple_form = isinstance(schema.get("items"), (list, tuple))
     for keyword, value in schema.items():
         if keyword == "items" and tuple_form:

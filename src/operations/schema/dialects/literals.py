@@ -14,7 +14,9 @@ MAX_LITERAL_SIZE = 500_000
 
 
 class NotPlainError(ValueError):
-    """A value that is not JSON: a foreign type, a key that is not a string, too deep, not a finite number."""
+    """A value that is not JSON: it has a foreign type, a key that is not a string or an infinite number, or is too
+    deep.
+    """
 
 
 class LiteralBudget:
@@ -26,7 +28,7 @@ class LiteralBudget:
         self._left = size
 
     def take(self, count: int) -> None:
-        """Reserve `count` values; raise NotPlainError if too many."""
+        """Reserve `count` values; raise NotPlainError if fewer are left."""
         self._left -= count
         if self._left < 0:
             raise NotPlainError("too many literals in one document")

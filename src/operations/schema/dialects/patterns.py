@@ -77,7 +77,7 @@ def _guarded(pattern: str) -> str:
 
 
 def written_pattern(pattern: str) -> str:
-    """Return a pattern as its author wrote it, from `native_pattern`."""
+    """Return the original of a pattern that `native_pattern` returned."""
     return pattern[len(_GUARD) : -len(_GUARD_END)] if pattern.startswith(_GUARD) else pattern
 
 

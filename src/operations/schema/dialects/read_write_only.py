@@ -43,7 +43,10 @@ class _Lifting:
         self._marked: dict[int, frozenset[str]] = {}
 
     def run(self, definitions: Collection[str]) -> None:
-        """Process every schema once. In a branch (`allOf`, `then`, …), the marks of the schema around it count too."""
+        """Process every schema once.
+
+        In a branch (`allOf`, `then`, …), the marks of the enclosing schema apply as well.
+        """
         pending: list[tuple[Any, frozenset[str]]] = [(self._definitions[name], _NONE) for name in definitions]
         pending.append((self._document, _NONE))
         while pending:
@@ -98,7 +101,7 @@ class _Lifting:
 
 
 def _parts(node: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield the schemas that apply to the same value as this one."""
+    """Yield the schemas that apply to the same value as `node`."""
     for key in _BRANCHES:
         yield from node.get(key, ())
     for key in _BRANCH:

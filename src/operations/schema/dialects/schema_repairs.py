@@ -41,7 +41,9 @@ class SchemaRepairs:
         """Definitions as they were before a repair changed them; needed to repair schemas that contain them."""
 
     def repair(self, document: dict[str, Any], fresh: Collection[str] | None = None) -> None:
-        """Repair the unsatisfiable parts of a document in place; `fresh` limits this to some of its definitions."""
+        """Repair the unsatisfiable parts of a document in place; with `fresh`, only the definitions with these names,
+        and the root.
+        """
         fresh = document.get("$defs", ()) if fresh is None else fresh
         nodes = list(schemas_in(document, fresh))
         definitions = document.get("$defs", {})

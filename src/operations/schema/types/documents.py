@@ -303,7 +303,7 @@ def _refers_to(node: Any, *names: str) -> bool:
 
 
 def _with_names(node: Any, names: Mapping[str, str]) -> Any:
-    """Return a copy of a document that refers to its definitions by new names."""
+    """Return a copy of a document in which the references to definitions have new names."""
     if isinstance(node, list):
         return [_with_names(item, names) for item in node]
     if not isinstance(node, dict):

@@ -146,7 +146,7 @@ def _step(value: Any) -> Any:
 
 
 def _walk(value: Any, path: str, depth: int) -> Any:
-    """Convert `value` step by step, tracking its path."""
+    """Convert `value` step by step; an error has the path of the part that cannot be converted."""
     if depth > DEPTH_LIMIT:
         raise _TooDeepError
     kind = type(value)
@@ -190,7 +190,7 @@ def _is_record(value: Any) -> bool:
 
 
 def _members(value: Any) -> Any:
-    """Return a struct's or dataclass's fields by their JSON names."""
+    """Return a struct's or dataclass's fields by their JSON names; for an array-like struct, a list of their values."""
     if not issubclass(type(value), msgspec.Struct):
         return {
             name: getattr(value, name)

@@ -48,13 +48,13 @@ class RecordCodec:
 
     @property
     def load(self) -> Callable[[Any], dict[str, Any]] | None:
-        """A function that converts JSON-like data to Python values; None if no field needs it."""
+        """A function that converts JSON-like data to Python values; None if no field needs conversion."""
         codecs, rest = self._codecs()
         return _make_each({name: codec.load for name, codec in codecs.items()}, None if rest is None else rest.load)
 
     @property
     def dump(self) -> Callable[[Any], dict[str, Any]] | None:
-        """A function that converts Python values to JSON-like data; None if no field needs it."""
+        """A function that converts Python values to JSON-like data; None if no field needs conversion."""
         codecs, rest = self._codecs()
         return _make_each({name: codec.dump for name, codec in codecs.items()}, None if rest is None else rest.dump)
 

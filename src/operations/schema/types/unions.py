@@ -103,7 +103,7 @@ def _first_that_loads(variants: Sequence[Variant], value: Any) -> Any:
 
 
 def _kinds_of(node: Any, root: Any, depth: int = 0) -> frozenset[str]:
-    """Return the JSON types that a schema accepts; all types if its keywords do not restrict them."""
+    """Return the JSON types that a schema accepts; all types if the keywords do not restrict the types."""
     if not isinstance(node, Mapping) or depth > 20:
         return _ALL
     if "$ref" in node:
