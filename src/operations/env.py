@@ -232,8 +232,8 @@ def merge_input(operation_id: str, input: Any, members: Mapping[str, Any]) -> An
         return input
     if not isinstance(input, Mapping):
         message = (
-            f"{operation_id}: the positional argument is the whole input, so keyword arguments require a mapping, "
-            f"not {type(input).__name__}: pass every property by keyword"
+            f"{operation_id}: the positional argument is the whole input, and a value of type "
+            f"{type(input).__name__} cannot be combined with keyword arguments: pass every property by keyword"
         )
         raise CallError(ErrorCode.VALIDATION_ERROR, message)
     return {**input, **members}

@@ -230,7 +230,7 @@ def mcp_envelope(
     """Return the envelope of an MCP tool's result; content blocks may be objects or plain mappings."""
     blocks = [content_block(block) if isinstance(block, Mapping) else require_block(block) for block in content]
     if isinstance(data, list) and any(isinstance(item, Block) for item in data):
-        # If the data is the list of content blocks, it consists of plain JSON values, not of block objects.
+        # Data that is a list of content blocks has to consist of plain JSON values, not of block objects.
         data = [item.to_dict() if isinstance(item, Block) else item for item in data]  # type: ignore[assignment]
     return ResponseEnvelope(data, MCPResponseMeta(is_error, blocks, structured_content, extensions))
 

@@ -79,7 +79,7 @@ class AccessControl(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
             unknown = sorted(set(map(str, given)) - set(cls.__struct_fields__))
             if not unknown:
                 return cls(**given)
-            message = f"unknown access rule {', '.join(unknown)}: expected {', '.join(cls.__struct_fields__)}"
+            message = f"unknown access rule {', '.join(unknown)}: expected one of {', '.join(cls.__struct_fields__)}"
         else:
             message = f"invalid access_control {value!r:.80}: expected AccessControl(…) or a mapping of its fields"
         raise CallError(ErrorCode.VALIDATION_ERROR, message)

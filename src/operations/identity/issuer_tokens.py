@@ -45,7 +45,9 @@ class IssuerTokens:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if not audience:
-            raise ValueError("missing audience: expected this server's name, so that tokens for others are refused")
+            raise ValueError(
+                "missing audience: expected the name of this server, so that tokens for other servers are refused"
+            )
         for url in (issuer, keys_url):
             if url is not None:
                 _check_url(url)

@@ -25,8 +25,9 @@ class Cache:
     """Caches results of queries for `ttl` seconds, by operation and input; errors and MCP error results are not cached.
 
     `share` selects the callers that get a cached result: the same `identity` (id, rights and claims), callers with the
-    same `rights` (scopes and resources), or `everyone` who may call the operation. Calls whose metadata differ, for
-    example in credentials, never share a result. Each caller gets a copy. Mutations and streams are not cached.
+    same `rights` (scopes and resources), or `everyone` who may call the operation. Calls never share a result if their
+    metadata differ in anything but the trace, for example in credentials. Each caller gets a copy. Mutations and
+    streams are not cached.
 
     At most `max_entries` results with `max_bytes` bytes in total are cached; the least recently used ones are evicted
     first.

@@ -36,7 +36,9 @@ METRICS: Mapping[str, Metric] = {
     "operations_handlers_abandoned": Metric("gauge", "Handlers still running after their call ended."),
     "operations_dispatcher_in_flight": Metric("gauge", "Served calls that run or wait for a slot."),
     "operations_dispatcher_waiting": Metric("gauge", "Served calls that wait for a slot."),
-    "operations_bus_in_flight": Metric("gauge", "Calls and streams of a worker, of a hub or of a served registry."),
+    "operations_bus_in_flight": Metric(
+        "gauge", "Running and queued calls and streams of a worker, hub or served registry."
+    ),
     "operations_bus_late_total": Metric("counter", "Responses received after their call ended."),
     "operations_bus_duplicate_total": Metric("counter", "Duplicate requests and responses."),
     "operations_bus_dropped_total": Metric("counter", "Messages without a matching call, or of an unknown type."),

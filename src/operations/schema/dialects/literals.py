@@ -14,8 +14,8 @@ MAX_LITERAL_SIZE = 500_000
 
 
 class NotPlainError(ValueError):
-    """A value that is not JSON: it has a foreign type, a key that is not a string or an infinite number, or is too
-    deep.
+    """A value that is not JSON: of a foreign type, nested too deeply, with a key that is no string, or a non-finite
+    number.
     """
 
 

@@ -232,7 +232,9 @@ class Writer:
         return found if isinstance(found, dict) else document
 
     def adopt(self, document: Mapping[str, Any]) -> Document:
-        """Add the definitions of a finished document, renamed if their names are in use; return the document's root."""
+        """Add the definitions of a finished document, and return its root; a definition whose name another one has is
+        renamed.
+        """
         theirs = document.get("$defs", {})
         names = {name: name for name in theirs}
         renamed = {name for name in theirs if name in self._defs and self._defs[name] != theirs[name]}
