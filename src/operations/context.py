@@ -82,7 +82,7 @@ class Grant(msgspec.Struct, eq=False, kw_only=True):
     deadline: int | None = None
     """Time at which the grant ends at the latest, in epoch milliseconds."""
     protocol: str = ""
-    """Protocol of the request, such as `http`, `mcp` or `ws`; for observers only."""
+    """Protocol of the request: `http`, `mcp`, or `ws` for the call protocol on any transport; for observers only."""
     exposure: Exposed | None = None
     """The operations that the request's server exposes, for handlers that call operations by id; None for all."""
     ended: bool = False

@@ -37,7 +37,10 @@ class Call(msgspec.Struct, eq=False, kw_only=True):
     parent_request_id: str | None = None
     identity: Identity | None = None
     protocol: str = ""
-    """Protocol of the request that the call belongs to: `http`, `mcp` or `ws`; empty for the program's own calls."""
+    """Protocol of the request that the call belongs to; empty for the program's own calls.
+
+    `http`, `mcp`, or `ws`: the call protocol, on any transport.
+    """
     deadline: int | None = None
     metadata: Mapping[str, Any] = {}
     input: Any = None
