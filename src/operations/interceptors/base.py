@@ -214,7 +214,7 @@ def check_by(by: Iterable[KeyPart]) -> tuple[KeyPart, ...]:
     parts = _texts("by", by)
     for part in parts:
         if part not in ("identity", "operation", "namespace"):
-            raise ValueError(f"invalid by {part!r}: expected identity, operation or namespace")
+            raise ValueError(f"invalid by={part!r}: expected identity, operation or namespace")
     return parts  # type: ignore[return-value]
 
 
