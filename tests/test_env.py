@@ -281,7 +281,7 @@ async def test_an_input_need_not_be_a_mapping() -> None:
     env = env_of(stub_operation("a.b", returns=lambda input: input))
     assert (await env.a.b([1])).data == [1]
     assert (await env.a.b(0)).data == 0
-    with pytest.raises(CallError, match="require a mapping"):
+    with pytest.raises(CallError, match="cannot be combined with keyword arguments"):
         env.a.b([1], x=1)
 
 
