@@ -36,7 +36,7 @@ def operation_address(operation_id: str) -> str:
 
 
 def direct_address(peer: str, operation_id: str) -> str:
-    """Return the address of requests for one worker, on a transport that addresses workers."""
+    """Return the address of requests for an operation at one worker, on a transport that addresses workers."""
     namespace, _, name = operation_id.rpartition(".")
     return f"direct.{peer}/{namespace}/{name}"
 

@@ -40,9 +40,9 @@ _log = logging.getLogger("operations")
 _ACKNOWLEDGED_WITHIN = 2.0
 """Seconds for which a worker that leaves waits for the hub's confirmation."""
 _ANSWER_SECONDS = 0.05
-"""How many seconds of each second are spent at most on announcements to single peers that request one.
+"""Share of each second that may be spent on announcements to single peers that request one.
 
-When the time is used up, further peers wait until the end of the second, when one announcement is sent to all peers.
+When this time is used up, further peers wait until the end of the second. Then one announcement is sent to all peers.
 """
 OVERHEAD = 1_024
 """Bytes of an announcement's message that are reserved for everything except the specs."""
@@ -110,16 +110,16 @@ class Announcer:
         self._send_operations(WORKERS)
 
     async def registered(self, timeout: float | None) -> None:
-        """Wait until the hub or bus has confirmed the last announcement.
+        """Wait until the hub or bus has confirmed the last announcement; return immediately if a bus is not connected.
 
-        Raise an error if the hub rejected an operation. A bus without a connection is not waited for.
+        Raise `TIMEOUT` after `timeout` seconds, and `ACCESS_DENIED` if the hub rejected an operation.
         """
         flushes = self._transport.optional(Flushes)
         try:
             async with asyncio.timeout(timeout):
                 if self._is_hub:
                     await self._confirmed.wait()
-                elif flushes is not None:  # the server has then processed the worker's subscriptions as well
+                elif flushes is not None:  # afterwards the server has also processed the worker's subscriptions
                     await flushes.flush()
         except TimeoutError:
             details = {"executed": "no", "workerId": self.worker_id}
@@ -208,7 +208,7 @@ class Announcer:
             self._confirmed.set()
 
     def _send_operations(self, address: str) -> None:
-        served = [] if self._is_gone else self._served()  # a worker that leaves may reconnect meanwhile
+        served = [] if self._is_gone else self._served()  # a worker that leaves announces none if it reconnects
         namespaces = listed_namespaces(operation.spec.namespace for operation in served)
         operations = [describe(operation) for operation in served]
         limit = None if self._is_hub else self._transport.capabilities.max_payload
@@ -261,7 +261,10 @@ def describe(operation: Operation[Any]) -> dict[str, Any]:
 
 
 def split(operations: list[T], size_of: Callable[[T], int], limit: int | None) -> list[list[T]]:
-    """Split operations into parts that each fit in a message of `limit` bytes; a larger one is a separate part."""
+    """Split operations into parts that each fit in a message of `limit` bytes; without a limit, return one part.
+
+    An operation that is larger than the limit is a separate part.
+    """
     if limit is None:
         return [operations]
     parts: list[list[T]] = [[]]
@@ -285,7 +288,7 @@ class WorkerDirectory:
         self._silent: dict[str, int] = {}
         """Number of heartbeat intervals of this process since the last message of each worker.
 
-        Intervals are counted instead of seconds, because this process reads nothing while it is stopped or busy.
+        Seconds would also count the time in which this process was stopped or busy and read no messages.
         """
         self._known: dict[str, AnnouncementPayload] = {}
         self._parts: dict[str, list[AnnouncementPayload]] = {}

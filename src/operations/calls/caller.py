@@ -102,8 +102,8 @@ class PendingRequestMap:
         `operation` is an id or an Operation. For an Operation, `data` is converted to its Python return type. The call
         ends at the latest after `timeout` seconds or at `deadline` (epoch ms); without both, after the default timeout
         of this PendingRequestMap. `retry` sends the request again if the connection or the worker is lost: use it for
-        queries, never for operations that change something. If no worker is connected, the call fails immediately, or
-        with `wait` waits for a worker. `durable` stores the request, so that it runs at least once, even if a worker or
+        queries, never for operations that change something. If no worker is connected, the call fails immediately; with
+        `wait`, it waits for a worker. `durable` stores the request, so that it runs at least once, even if a worker or
         the caller is lost. `as_worker` calls with this process's own rights, outside any request. `progress` is called
         with the progress that the handler reports.
         """
@@ -131,7 +131,7 @@ class PendingRequestMap:
         """Store the request of a job and wait until it is stored.
 
         The outcome of the job is stored in its record and is not sent to the caller. `most` is the largest number of
-        jobs of the owner (0: no limit), `most_bytes` the largest size of the input.
+        jobs of the owner (0: no limit), and `most_bytes` is the largest size of the encoded input.
         """
         if identity is not None:
             check_identity(identity)
@@ -144,7 +144,7 @@ class PendingRequestMap:
         if most_bytes is not None and len(message) > most_bytes and len(bytes(codec.raw(input))) > most_bytes:
             raise too_large(operation_id, "request", len(message), most_bytes, "no")
         if (limit := self._transport.capabilities.max_payload) is not None and len(message) > largest_body(limit):
-            # A job that fails keeps its request in its record, which has to fit into a message as well.
+            # The record of a failed job contains the request, and the record has to fit into a message as well.
             raise too_large(operation_id, "request", len(message), largest_body(limit), "no")
         record = JobRecord(
             operation_id=operation_id,
@@ -200,7 +200,8 @@ class PendingRequestMap:
     ) -> AsyncIterator[ResponseEnvelope[Any]]:
         """Subscribe to a stream.
 
-        It fails after `timeout` seconds or at `deadline` (epoch ms), or if no item arrives for `idle_timeout` seconds.
+        The stream fails after `timeout` seconds or at `deadline` (epoch ms), or if no item arrives for `idle_timeout`
+        seconds.
         """
         if identity is not None:
             check_identity(identity)
@@ -268,7 +269,7 @@ class PendingRequestMap:
             raise _refused(request.operation_id, "FOREIGN_GRANT", reason)
 
     def _target(self, operation_id: str) -> Dispatcher | None:
-        """Return the dispatcher that serves the operation, if the transport connects both sides in this process."""
+        """Return the dispatcher that serves the operation if the transport reaches it in this process; else None."""
         if self._in_process is None:
             return None
         target = self._in_process.reach(work_address(operation_id))

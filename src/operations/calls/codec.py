@@ -222,7 +222,7 @@ class Codec:
             return self.encode(event)
 
     def read_request(self, header: EventHeader) -> CallRequested:
-        """Return the request of a header, with its decoded input; raise an exception of `UNREADABLE` for others."""
+        """Decode the payload of a request; raise an exception of `UNREADABLE` if it is invalid."""
         v, id, to, payload = header.v, header.id, header.to, self._decode_request(header.payload)
         identity, grant, deadline = header.identity, header.grant, header.deadline
         return CallRequested(v, id, to, payload, identity, header.stream, header.parent, grant, deadline)
@@ -327,7 +327,11 @@ def error_event(request_id: str, error: CallError, codec: Codec, caller_id: str 
 
 
 def _write_details(details: Any, codec: Codec) -> msgspec.Raw:
-    """Encode the details of an error: unchanged, else in their JSON form, else only the properties with a JSON form."""
+    """Encode the details of an error.
+
+    Details that cannot be encoded are converted to JSON values; if that fails too, only the properties for which it
+    succeeds are encoded.
+    """
     with contextlib.suppress(CallError, RecursionError):
         return codec.raw(details)
     with contextlib.suppress(CallError, RecursionError):

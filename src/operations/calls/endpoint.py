@@ -84,7 +84,10 @@ class PendingRequest(Protocol):
     since: float
     """Time at which the request was last sent or a response was received, by the event loop's clock."""
     patience: float
-    """Seconds until a request that no worker has accepted counts as lost; at the latest after three heartbeats."""
+    """Seconds after which the request counts as lost if no worker accepts it.
+
+    If this is longer than three heartbeat intervals, the request counts as lost after three intervals.
+    """
 
     @property
     def operation_id(self) -> str:
@@ -121,7 +124,7 @@ class RunningRequest(Protocol):
         """Cancel the request."""
 
     def credit(self, items: int, size: int) -> None:
-        """Allow more items."""
+        """Allow a stream to send `items` more items and `size` more bytes."""
 
 
 @runtime_checkable
@@ -132,7 +135,7 @@ class SignsNestedCalls(Protocol):
         """Return the transport that signs for the caller of `grant`; without a grant, for this process itself."""
 
     def sign_for(self, grant: Grant, address: str, message: bytes) -> bytes:
-        """Return a request signed for the caller of a grant; raise a CallError for a grant that is not signed."""
+        """Return a request, signed for the caller of a grant; raise a CallError if the grant is not signed."""
 
     def root_of(self, event: CallRequested) -> object:
         """Return the root (see `RootRequest`) of the request that is being received; None if it is not signed."""
@@ -189,7 +192,10 @@ class Endpoint:
             self.router.accept(self._accept)
 
     def listen(self, address: str, group: str | None = None) -> Stop:
-        """Listen at an address; with several listeners at one address, each message is handled once."""
+        """Listen at an address, and return the function that stops listening.
+
+        If there are several listeners at one address, each message is handled once.
+        """
         stop, users = self._stops.get(address, (None, 0))
         if stop is None:
             stop = self.transport.listen(address, self._receiver(address), group=group)
@@ -197,7 +203,7 @@ class Endpoint:
         return functools.partial(self._stop_listening, [address])
 
     def _stop_listening(self, addresses: list[str]) -> None:
-        """Stop listening at an address; a second call does nothing."""
+        """Stop listening at the addresses, and empty the list, so that a second call does nothing."""
         while addresses:
             address = addresses.pop()
             stop, users = self._stops.pop(address)
@@ -272,7 +278,7 @@ class Endpoint:
         return False
 
     def note_unreadable(self, codec: Codec, message: bytes, problem: Exception, arrival: Arrival) -> None:
-        """Count a message that cannot be decoded; the sender of a request gets an error."""
+        """Count a message that cannot be decoded; if it is a request, send its sender an error."""
         if is_signed(message):
             self.refuse_signed(message, arrival)
             return
@@ -347,7 +353,7 @@ class Endpoint:
             reporter.report(payload.progress, payload.total, payload.message)
 
     def _is_acceptable(self, event: CallRequested, codec: Codec, arrival: Arrival) -> bool:
-        """Return whether id, sender and address of a request match; behind a hub, the hub has checked that."""
+        """Return whether id, sender and address of a request match; refuse the request if they do not."""
         if event.payload.request_id != event.id:
             # Only a hub gives a request another id than the one in its payload.
             self._refuse_unreadable(event.id, "the id in its payload differs from the event's id", arrival)
@@ -400,7 +406,7 @@ class Endpoint:
         elif is_last:
             self._note_uncontrolled(event.id)
         else:
-            # A call that arrived in this iteration of the event loop may make its first step in the next one.
+            # A call that arrived in this iteration of the event loop may be added to `running` only in the next one.
             asyncio.get_running_loop().call_soon(functools.partial(self._abort, event, is_last=True))
 
     def _note_uncontrolled(self, request_id: str) -> None:

@@ -23,7 +23,7 @@ from operations.schema import Schema, from_schema
 VERSION = 1
 NULL = msgspec.Raw(b"null")
 _Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
-"""A limited integer: arithmetic with floats cannot overflow."""
+"""An integer of 64 bits, so that arithmetic with floats cannot overflow."""
 _Id = Annotated[str, msgspec.Meta(max_length=160)]
 """The id of a request, a worker or a peer: a name of at most 64 characters and random parts."""
 _Parent = Annotated[str, msgspec.Meta(max_length=512)]
@@ -45,7 +45,7 @@ class RequestPayload(_CallPayload):
 
     operation_id: _Name
     input: msgspec.Raw = NULL
-    """The encoded input; or the input itself: before encoding, and if it was decoded in one step with the event."""
+    """The encoded input, or the input itself if it is not encoded yet or was decoded together with the event."""
     parent_request_id: _Parent | None = None
     deadline: _Int64 | None = None
     idle_timeout: _Int64 | None = None

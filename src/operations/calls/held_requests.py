@@ -1,4 +1,4 @@
-"""HeldRequests: the memory that the waiting requests of each caller without rights take at a worker."""
+"""HeldRequests: the memory at a worker that requests of callers without rights take while they wait."""
 
 from __future__ import annotations
 
@@ -9,25 +9,22 @@ from operations.context import Identity
 from operations.dispatch import Request
 
 _MOST_BYTES = 256 << 20
-"""Memory of the queued and running requests of one caller above which further ones are refused."""
+"""Bytes of memory for the queued and running requests of one caller; above this, further requests are refused."""
 _REQUEST_BYTES = 2_048
-"""Memory of a request without its input and metadata."""
+"""Bytes of memory of a request without its input and metadata."""
 _CONTAINER_BYTES, _ITEM_BYTES, _PROPERTY_BYTES = 64, 32, 128
-"""Memory of an empty list or dict, and of each item and property without its string."""
+"""Bytes of memory of an empty list or dict, of each item, and of each property; strings are added."""
 Holder = tuple[bool, str | None]
-"""A caller for which requests are counted: whether it is an identity, and its name."""
+"""A caller whose requests are counted: whether the caller has an identity, and the name of the identity or sender."""
 NO_HOLDER: Holder = False, None
 
 
 class HeldRequests:
-    """The memory of the requests of each caller without rights that are queued or whose handlers are suspended.
-
-    Other requests do not accumulate: a worker starts at most 64 of them in an iteration of the event loop.
-    """
+    """Counts the memory of requests that are queued or whose handlers are suspended, for each caller without rights."""
 
     def __init__(self) -> None:
         self.sizes: Counter[Holder] = Counter()
-        """The memory of each caller that has such requests."""
+        """The bytes of memory of each caller that has such requests."""
 
     def is_full(self, holder: Holder) -> bool:
         """Return whether a caller's further requests are refused."""

@@ -96,7 +96,7 @@ class JobRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
     state: JobState = JobState.QUEUED
     owner: str | None = None
     attempts: int = 0
-    """Number of times that the request was delivered to a worker; without a transport, that the job was started."""
+    """Number of deliveries of the request to workers; for a job without a transport, number of starts."""
     keep: int = 0
     """Milliseconds for which the outcome is kept."""
     created_at: int = 0
@@ -123,7 +123,7 @@ class JobRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
         return DEAD_SECONDS if self.state is JobState.DEAD else self.keep / 1000
 
     def outcome(self) -> ResponseEnvelope[object]:
-        """Return the result of a job that ended; raise its error."""
+        """Return the result of a job that is done; raise the error of a job that ended without a result."""
         body = self.body or JobBody()
         if body.envelope is not None:
             return ResponseEnvelope.from_msgpack(body.envelope)
@@ -148,7 +148,7 @@ def transport_record(key: str, record: JobRecord, *, most: int = 0, waiting: flo
     """Return a record in the transport's format.
 
     `most` is the largest number of records of the owner (0: no limit). `waiting` is how many seconds the job may wait
-    for a worker; the record is stored for so much longer.
+    for a worker; they are added to the time for which the record is stored.
     """
     body = b"" if record.body is None else _encode(record.body)
     return Record(key=key, value=record.encode(), seconds=record.seconds_kept + waiting, body=body, most=most)
@@ -194,7 +194,10 @@ def end_job(
     request: bytes = b"",
     most: int = MAX_RESULT_BYTES,
 ) -> JobRecord:
-    """Return the record of a job that ended with a result or an error; its body has at most `most` bytes."""
+    """Return the record of a job that ended with a result or an error.
+
+    A result of more than `most` bytes is replaced by the error `RESULT_TOO_LARGE`.
+    """
     record = msgspec.structs.replace(record, ended_at=now_ms(), progress=None)
     if error is None and envelope is not None:
         try:

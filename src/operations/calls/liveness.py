@@ -87,7 +87,7 @@ class LivenessMonitor:
             self._stop_listening = None
 
     def _last_backlog(self, pending: PendingRequest) -> float | None:
-        """Return when a worker last reported a backlog in the call's namespace."""
+        """Return when a worker last reported a backlog in the call's namespace, or None."""
         return self._backlog.get(pending.operation_id.rpartition(".")[0])
 
 

@@ -20,7 +20,7 @@ from operations.pubsub import DeliveryRefused, Record, Stores, TooManyRecords, T
 
 _RETRY_SECONDS = 0.05
 _LONGEST_RETRY = 1.0
-"""Delay before a request is sent again: the first delay, which doubles with each attempt, and the longest."""
+"""A request is sent again after `_RETRY_SECONDS`; the delay doubles with each attempt, up to `_LONGEST_RETRY`."""
 _MOST_TRIED = 16
 """Largest number of workers to which a repeated request is sent directly, one after the other."""
 _AFTER_LOSS = "after the worker or the connection was lost, and no worker responded to the repeated request"
@@ -81,7 +81,7 @@ class PendingCall(msgspec.Struct, eq=False):
                 self.send()
             else:
                 self.transport.send(endpoint.request_address(self.operation_id), self.message, self)
-            # A worker responds in the request's format, a hub may use another.
+            # A worker responds in the request's format; a hub may use another format.
             return await future  # type: ignore[no-any-return]
         except BaseException as error:
             is_answered = self._note_end(error)
@@ -123,7 +123,10 @@ class PendingCall(msgspec.Struct, eq=False):
             self._fail(error)
 
     def _encode_as_json(self) -> bool:
-        """Encode the request as JSON, the only format of the worker; return False if it cannot be sent like this."""
+        """Encode the request as JSON, the only format of the worker.
+
+        Return False if that is impossible, or if the result is too large.
+        """
         try:
             self.message, self.codec = transcode(self.message, JSON), JSON
         except CallError:
@@ -138,8 +141,7 @@ class PendingCall(msgspec.Struct, eq=False):
     def lost(self, reason: str) -> None:
         """Fail the call, because it may have run.
 
-        Do not fail if no worker received the request, or if the call may be repeated (`retry`): the request is sent
-        again.
+        A request that no worker received, or that may be repeated (`retry`), is sent again instead.
         """
         if self._is_held_back:
             return
@@ -219,7 +221,7 @@ class PendingCall(msgspec.Struct, eq=False):
             self.transport.send(endpoint.request_address(self.operation_id), self.message, self)
 
     def _send_to(self, peers: list[str]) -> None:
-        """Send to a live worker, to the next live worker if the first does not serve the namespace, then to the group.
+        """Send the request to the first peer to which it can be delivered, or else to the group of workers.
 
         The group comes last, because a broker may still deliver some of the group's requests to a lost worker.
         """
@@ -262,7 +264,7 @@ class DurableCall(PendingCall):
     is_stored: ClassVar[bool] = True
     _stored: bool = False
     _is_sent: bool = False
-    """Whether the request was sent to the store and not confirmed; it may arrive after its caller has left."""
+    """Whether the request was sent to the store and may be stored, even after its caller has left."""
     record: Record | None = None
     """The record of a job, which is stored with its request."""
     since: float = math.inf

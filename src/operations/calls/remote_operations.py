@@ -37,7 +37,7 @@ class RemoteOperations:
         self._offered: dict[str, dict[str, Operation[Any]]] = {}
         self._imported: dict[str, Operation[Any]] = {}
         self._next_change = asyncio.Event()
-        """Event of the next change of workers or operations; each change replaces it."""
+        """The event that the next change of workers or operations sets; afterwards a new event replaces it."""
         self._stores = transport.capabilities.durable
         self._endpoint = endpoint_of(transport)
         self._directory = WorkerDirectory(self._endpoint, self._changed)
@@ -62,7 +62,10 @@ class RemoteOperations:
             raise CallError(ErrorCode.TIMEOUT, message, {"imported": self.ids}) from None
 
     async def ready(self, *operation_ids: str, timeout: float | None = None) -> None:
-        """Wait until these operations are imported, or any operation if none is given; at most `timeout` seconds."""
+        """Wait until these operations are imported, or any operation if none is given.
+
+        Raise `TIMEOUT` after `timeout` seconds.
+        """
         wanted = set(operation_ids)
         try:
             await self.until(lambda: wanted <= self._imported.keys() if wanted else bool(self._imported), timeout)

@@ -1,7 +1,7 @@
-"""Replay protection: a signed request is accepted at most once.
+"""Replay protection: each worker accepts a signed request at most once.
 
 Each worker keeps the ids of the signed requests that it received recently. For mutations and stored requests, all
-workers also share a record of these ids: the shared record of signed requests.
+workers also share a record of these ids, so that only one worker accepts them: the shared record of signed requests.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ class ReplayError(CallError):
 class SeenRequests:
     """The ids of the signed requests that were received.
 
-    An id is kept until the deadline of its request; without a deadline, for two minutes. A copy that arrives later is
-    too old to run. Callers without rights have at most `_MOST_IDS` ids each; further requests of them are refused.
+    An id is kept until the deadline of its request; without a deadline, until two minutes after the request was sent. A
+    copy that arrives later is too old to run. At most `_MOST_IDS` ids are kept for a caller without rights; further
+    requests of this caller are refused.
     """
 
     def __init__(self) -> None:

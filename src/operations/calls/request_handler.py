@@ -42,7 +42,7 @@ from operations.spec import OperationType
 from operations.wire import LARGE_MESSAGE, MAX_VALUES
 
 Identify = Callable[[CallRequested], Identity | None]
-"""Authenticator for requests that the transport does not authenticate, such as signed ones."""
+"""Returns the caller of a request that the transport does not authenticate; None for an anonymous caller."""
 ShowError = Callable[[CallError, str], CallError]
 """Returns the error of an operation as its callers may see it."""
 _ACCEPT_SECONDS = 0.1
@@ -88,7 +88,7 @@ class RequestHandler:
         self._exposure = exposure
         self._trust = transport.capabilities.identity
         self._verifies = identify is not None or self._trust == "hub"
-        """Whether callers are authenticated; if not, their requests are queued by the name of the sending peer."""
+        """Whether callers are authenticated; if not, each sending peer has a separate queue."""
         self._max_values = None if self._trust == "caller" else max_values
         """Largest number of values in the input of a caller without rights; None for no limit."""
         self._signs = transport.optional(SignsNestedCalls) if identify is not None else None
@@ -97,7 +97,7 @@ class RequestHandler:
         self._identities: dict[bytes, Identity] = {}
 
     def close(self) -> None:
-        """Drop the requests that wait for the shared record, and send no more acceptances."""
+        """Refuse the requests that wait for the shared record, and send no more acceptances."""
         for task in list(self.recording):
             task.cancel()
         self.acceptances.close()
@@ -161,7 +161,7 @@ class RequestHandler:
         return True
 
     def _limit(self, reply: Reply, identity: Identity | None) -> None:
-        """Refuse a request of a caller without rights whose other requests take too much memory."""
+        """Limit the memory of a caller without rights: raise `UNAVAILABLE` if its other requests take too much."""
         if identity is not None and (identity.scopes or identity.resources):  # `has_rights`, inlined for speed
             return
         reply.is_limited = True
@@ -188,7 +188,7 @@ class RequestHandler:
     def _record(
         self, signs: SignsNestedCalls, event: CallRequested, reply: Reply, request: Request
     ) -> Coroutine[Any, Any, bool] | None:
-        """Return a coroutine that adds a signed request to the shared record; None if the request may run twice."""
+        """Return a coroutine that adds a signed request to the shared record, or None if that is not necessary."""
         if request.grant.signature is None:
             return None
         spec = self.registry.get_spec(request.operation_id)
@@ -221,7 +221,7 @@ class RequestHandler:
                 reply.unhold()
 
     def _read(self, event: CallRequested, codec: Codec) -> Request:
-        """Return the request with its decoded input and authenticated caller."""
+        """Return the request with its authenticated caller and its decoded input; a large input stays encoded."""
         payload = event.payload
         if self._exposure is not None and not self._exposure.serves(event.to):
             raise unknown_operation(event.to, ())
@@ -256,7 +256,10 @@ class RequestHandler:
         )
 
     def _authenticate(self, event: CallRequested, codec: Codec) -> Identity | None:
-        """Return the caller that the transport or `identify` authenticates; None for an anonymous caller."""
+        """Return the caller that the transport or `identify` authenticates; None for an anonymous caller.
+
+        On a transport that trusts its callers, this is the identity that the request claims.
+        """
         claimed = event.payload.identity
         if self._trust == "caller":
             return claimed
@@ -326,7 +329,7 @@ class Reply(msgspec.Struct, eq=False):
         endpoint.running[self.control_id] = self
 
     def wait(self, request: Request) -> None:
-        """Register a call that is queued or suspended, count its memory, and report to its caller which worker runs it.
+        """Register a call that is queued or suspended, count its memory, and schedule `call.accepted` for it.
 
         Most calls end in their first step and need none of this.
         """
@@ -340,7 +343,7 @@ class Reply(msgspec.Struct, eq=False):
                 acceptances.start()
 
     def hold(self, request: Request) -> None:
-        """Count the memory of a request until it ends, if it is limited."""
+        """Count the memory of a request until `unhold`, if the memory of the request is limited."""
         if self.is_limited and not self.held:
             self.holder = holder_of(request.grant.identity, self.sender)
             self.held = self.handler.held.add(self.holder, request)
@@ -453,7 +456,7 @@ class StreamReply(Reply):
             self.handler.endpoint.wheel.add(self, LEASE_SECONDS)
 
     def emit(self, envelope: ResponseEnvelope[Any]) -> Awaitable[None] | None:
-        """Send an item; without credit, return a coroutine that waits for credit and then sends it."""
+        """Send an item and return None; without credit, return a coroutine that sends the item later."""
         message = self._write(envelope, self.id, self._sequence)
         self._sequence += 1
         if not self._gate.is_open:
@@ -467,7 +470,7 @@ class StreamReply(Reply):
         self._gate.grant(items, size)
 
     def expire(self) -> None:
-        """End the stream if the caller sent nothing during its lease."""
+        """End the stream if the caller sent nothing during the lease; otherwise begin a new lease."""
         if self.request is None:
             return
         if self._is_renewed:

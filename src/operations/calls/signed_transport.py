@@ -109,7 +109,7 @@ class SignedTransport(_SigningTransport):
 
     A caller passes its `session`, or a function that returns the current session. A worker passes the `secret` and the
     `tokens` that it accepts, and `identify=transport.identify` to its CallHandler. A worker's nested calls are signed
-    for the caller of the request that they are nested in. In an unsigned request, nested calls are unsigned too. A
+    for the caller of the request that they are nested in. Calls nested in an unsigned request are unsigned too. A
     worker with its own `session` can also call as itself, with `as_worker=True` outside any request. With `required`,
     unsigned requests are refused.
     """
@@ -159,7 +159,10 @@ class SignedTransport(_SigningTransport):
         return self._capabilities[1]
 
     def optional(self, kind: type[Part]) -> Part | None:
-        """Return an optional part of the inner transport; not `InProcess`, whose calls are not signed."""
+        """Return an optional part of the inner transport, or None.
+
+        The part `InProcess` is never returned, because its calls are not signed.
+        """
         if kind is SignsNestedCalls and isinstance(self, kind):
             return self
         return None if kind is InProcess else super().optional(kind)
@@ -185,7 +188,7 @@ class SignedTransport(_SigningTransport):
         return super().take(address, check, limit=limit)
 
     def rotate(self, secret: SigningSecret) -> None:
-        """Replace the secret; requests signed with the old one are valid as long as the new one accepts it."""
+        """Replace the secret; requests signed with the old secret are valid while `secret` accepts it."""
         if self._secret is None:
             raise ValueError("a caller has no secret to rotate: pass a function as session= to replace its session")
         self._secret = secret
@@ -193,7 +196,11 @@ class SignedTransport(_SigningTransport):
         self._keys = Recent(_MOST_TOKENS)
 
     def identify(self, event: CallRequested) -> Identity | None:
-        """Return the caller of the request that is being received; raise `ACCESS_DENIED` for an invalid signature."""
+        """Return the caller of the request that is being received; None if the request is not signed.
+
+        Raise `ACCESS_DENIED` if the signature is invalid, or if the request is not signed although signatures are
+        required.
+        """
         received = self._received
         if received is None:
             if self._required:
@@ -250,7 +257,11 @@ class SignedTransport(_SigningTransport):
             yield Measure("operations_signature_refusals_total", count, {"reason": reason})
 
     def for_grant(self, grant: Grant | None, *, as_worker: bool) -> Transport:
-        """Return the transport that signs for the caller of `grant`; without a grant, for this process itself."""
+        """Return the transport for calls with the grant of a request: it signs them for the caller of that request.
+
+        Calls nested in an unsigned request are not signed. Without a grant, the transport signs for this process
+        itself.
+        """
         if grant is not None:
             return (
                 _NestedCallTransport(self, grant.signature) if isinstance(grant.signature, RootRequest) else self.inner
@@ -264,7 +275,7 @@ class SignedTransport(_SigningTransport):
         return self
 
     def sign_for(self, grant: Grant, address: str, message: bytes) -> bytes:
-        """Return a request signed for the caller of a grant; raise a CallError for a grant that is not signed."""
+        """Return a request, signed for the caller of a grant; raise a CallError if the grant is not signed."""
         if not isinstance(grant.signature, RootRequest):
             problem = "the request that this call is nested in is not signed"
             raise CallError(ErrorCode.ACCESS_DENIED, problem, {"reason": "UNSIGNED", "executed": "no"})
@@ -345,7 +356,7 @@ class SignedTransport(_SigningTransport):
         return principal
 
     def _find_key(self, secret: SigningSecret, token: str, signed: SignedRequest, address: bytes) -> bytes:
-        """Return the accepted session key that a request was signed with."""
+        """Return the accepted session key that a request was signed with; raise `ACCESS_DENIED` if there is none."""
         for key in secret.session_keys(token):
             if _is_signed_with(key, signed, address):
                 return key

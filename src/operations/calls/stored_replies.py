@@ -61,7 +61,7 @@ class StoredReply(Reply, kw_only=True):
     stored: StoredRequest
 
     def prepare(self, request: Request) -> None:
-        """Count the memory of the request: while stored requests take too much, the transport takes no more."""
+        """Count the memory of the request; the transport takes no more requests while stored ones take too much."""
         self.stored.delivery.weigh(memory_of(request.input) + memory_of(request.metadata))
 
     def note_recorded(self) -> None:
@@ -78,7 +78,7 @@ class StoredReply(Reply, kw_only=True):
             self.stored.done()
 
     def ended(self, envelope: ResponseEnvelope[Any] | None, error: CallError | None) -> None:
-        """Send the response, then acknowledge the request, unless it was given to another worker."""
+        """Send the response, then acknowledge the request; do neither if another worker has the request now."""
         self.is_aborted = not self.stored.is_held
         super().ended(envelope, error)
         self.stored.done()
@@ -127,7 +127,7 @@ class JobReply(StoredReply, kw_only=True):
             self._note()
 
     def abort(self, reason: str) -> None:
-        """Cancel the job; unlike the abort of a durable call, this was requested by a caller that may use the job."""
+        """Cancel the job; only a caller that may use the job can request this."""
         Reply.abort(self, reason)
 
     def refuse(self, error: CallError) -> None:

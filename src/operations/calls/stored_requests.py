@@ -281,7 +281,10 @@ class StoredRequests:
 
 
 def job_of(event: CallRequested, delivery: Delivery) -> JobRequest | None:
-    """Return the job of a stored request. A dead letter that is retried is a job, because it has a record."""
+    """Return the job of a stored request; None for a durable call.
+
+    A dead letter that is retried is a job, because it has a record.
+    """
     job, key = event.payload.job, delivery.record_key
     if not key or (job is not None and job.key == key):
         return job

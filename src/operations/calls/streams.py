@@ -104,7 +104,7 @@ class StreamReader:
             self._start_timer(LEASE_SECONDS / 3, self._renew_lease)
 
     async def next(self) -> ResponseEnvelope[Any]:
-        """Return the next item; raise the error that ended the stream, or StopAsyncIteration."""
+        """Return the next item; raise the error that ended the stream, or StopAsyncIteration if there was no error."""
         if self._closed:
             raise StopAsyncIteration
         while not self._items:

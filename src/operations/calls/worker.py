@@ -125,10 +125,11 @@ class CallHandler:
         notify(self.registry.observers, ConnectionChanged(type(self.transport).__name__, False, reason))
 
     async def registered(self, timeout: float | None = 30.0) -> None:
-        """Wait until the hub has accepted the operations; raise `ACCESS_DENIED` if the hub rejected one of them.
+        """Wait until the hub has accepted the operations.
 
-        On Redis and NATS this waits until the server has processed the worker's subscriptions. Without a connection to
-        the server it returns immediately.
+        Raise `ACCESS_DENIED` if the hub rejected one of the operations, and `TIMEOUT` after `timeout` seconds. On Redis
+        and NATS this waits until the server has processed the worker's subscriptions. Without a connection to the
+        server it returns immediately.
         """
         await self._announcer.registered(timeout)
 

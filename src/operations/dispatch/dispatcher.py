@@ -66,7 +66,7 @@ Emit = Callable[[ResponseEnvelope[Any]], Awaitable[None] | None]
 
 
 class Request(Deadline, kw_only=True):
-    """One external call, decoded and authenticated. As a `Deadline`, it also ends the call when its time is over."""
+    """One external call, decoded and authenticated. It is also the `Deadline` that ends the call in time."""
 
     host: Dispatcher = None  # type: ignore[assignment]
     """The dispatcher that runs the call; `Dispatcher.authorize` sets this field."""
@@ -154,7 +154,7 @@ class Request(Deadline, kw_only=True):
                 host.slots.release(self.caller)
 
     async def serve(self) -> None:
-        """Run the call and report its end; this coroutine is the call's task."""
+        """Run the call and report its end; the task of the call runs this coroutine."""
         current_grant.set(self.grant)
         try:
             envelope = await self.run(self.host.work(self) if self.emit is None else self._pump(self.emit))
@@ -286,7 +286,7 @@ class Dispatcher:
         finally:
             try:  # noqa: SIM105  # cheaper than `suppress` on the path of every call
                 current_grant.reset(entered)
-            except ValueError:  # a destroyed task is closed in another context
+            except ValueError:  # the coroutine of a destroyed task is closed in another context
                 pass
             request.leave()
 
@@ -342,7 +342,7 @@ class Dispatcher:
             raise self._refused(request, self.refuse(request))
 
     def authorize(self, request: Request) -> Operation[Any]:
-        """Return the operation; raise if it is unknown, the caller may not call it, or the deadline has passed."""
+        """Return the operation; raise a CallError if it is unknown or forbidden, or if the deadline has passed."""
         request.host = self
         operation = request.operation = self.registry.operations.get(request.operation_id)
         if operation is None:
@@ -374,13 +374,13 @@ class Dispatcher:
         return False
 
     async def drain(self, grace: float) -> None:
-        """Wait until no call runs or waits, for at most `grace` seconds."""
+        """Wait until no call runs or is queued, at most `grace` seconds."""
         if self.active:
             self.idle = asyncio.get_running_loop().create_future()
             await asyncio.wait((self.idle,), timeout=grace)
 
     async def close(self) -> None:
-        """End all calls that run or wait, and give their handlers time to clean up."""
+        """End all calls that run or are queued, and give their handlers time to clean up."""
         own = asyncio.current_task()  # a handler may close its own dispatcher
         tasks = [active.task for active in self.active if isinstance(active, Request) and active.task is not None]
         for active in list(self.active):

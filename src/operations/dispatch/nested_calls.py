@@ -123,9 +123,9 @@ class NestedCalls:
         return self._remote.subscribe_for(context, operation_id, input)
 
     def _complete(self, operation_id: str, context: OperationContext) -> OperationContext:
-        """Return the context with an env that includes remote operations, if the operation uses its context.
+        """Return a context whose env includes remote operations.
 
-        A context that has an env keeps it.
+        Return `context` unchanged if it has an env already, or if the operation does not use its context.
         """
         operation = self._registry.operations.get(operation_id)
         if context.env is not NO_ENV or operation is None or not operation.wants_context:

@@ -19,11 +19,11 @@ _ITERATION_SECONDS = 0.01
 _QUICK_SECONDS = 0.0001
 """A call is slow if its handler computes for at least this time before it first suspends or ends."""
 _SLOW_STARTS = 4
-"""Number of consecutive slow calls after which further calls are queued; a garbage collection may slow a single one."""
+"""Number of consecutive slow calls after which further calls are queued; a single call may be slow by chance."""
 _FEWEST_SHARED = 64
-"""Minimum number of slots of a worker that reserves some of them."""
+"""A worker with at least this number of slots reserves some of them (see `_RESERVED`)."""
 _RESERVED = 16
-"""Number of slots that such a worker reserves for callers that use few slots."""
+"""Number of slots that are reserved for callers that use few slots (see `_FEW`)."""
 _FEW = 4
 """A caller that uses fewer slots than this number may take reserved slots."""
 _FIRST_TASKS, _MOST_TASKS = 8, 64
@@ -174,12 +174,12 @@ class Slots:
             if not self.take("") and not await SlotWaiter(self).acquire():
                 raise CallError(ErrorCode.UNAVAILABLE, "the worker has too many requests waiting")
         except BaseException:
-            self.free -= 1  # the call releases a slot when it ends
+            self.free -= 1  # the call has no slot, but releases one when it ends
             raise
 
     def start_waiting(self) -> None:
         """Start the calls in the queue for which a slot is free."""
-        if self._starting:  # a loop, not recursion: calls that end immediately release their slot within `begin`
+        if self._starting:  # called by `begin`, for a call that ended immediately: the loop below continues
             return
         self._starting = True
         try:
@@ -244,7 +244,7 @@ class Backpressure:
         self._waiting: FairQueue[_Response] = FairQueue()
 
     def change(self, is_congested: bool) -> None:
-        """Record whether the transport has too much unsent data; if it no longer has, let the next response be sent."""
+        """Record whether the transport has too much unsent data; if it has not, let the next response be sent."""
         self._is_congested = is_congested
         if is_congested:
             self.is_on = True
@@ -252,7 +252,7 @@ class Backpressure:
             self._resume_next()
 
     async def wait(self, caller: str) -> None:
-        """Wait until a response to `caller` may be sent. After that, send the response before any other await."""
+        """Wait until a response to `caller` may be sent; then send the response before awaiting anything else."""
         response = _Response(caller)
         self._waiting.add(response)
         try:
@@ -297,7 +297,7 @@ class StartableCall(Protocol):
         """The key of the caller's queue."""
 
     def serve(self) -> Coroutine[Any, Any, None]:
-        """Run the call and report its end; this coroutine becomes the call's task."""
+        """Run the call and report its end; the task of the call runs this coroutine."""
 
     def ends_expired(self) -> bool:
         """End the call and free its slot if its deadline has passed; return whether it was ended."""

@@ -54,11 +54,11 @@ class DurableJobStore:
         self._is_signed = transport.optional(SignsNestedCalls) is not None
         self._limits = limits
         self._waiting: set[asyncio.Event] = set()
-        """Events of the tasks that wait for the end of a job: a task reads the record of its job again."""
+        """The events of the tasks that wait for the end of a job; a task whose event is set reads the record again."""
         self._recheck: asyncio.TimerHandle | None = None
 
     async def submit(self, submission: Submission) -> str:
-        """Store a job; a worker checks whether its submitter may call the operation."""
+        """Store a job and return its id; a worker checks later whether the submitter may call the operation."""
         operation_id, owner = submission.operation_id, submission.owner
         job = JobRequest(new_job_key(owner), int(submission.keep * 1000), owner)
         claims = self.transport.capabilities.claims_identity
@@ -77,7 +77,7 @@ class DurableJobStore:
         return f"{operation_id.rpartition('.')[0]}.{job.key}"
 
     async def read(self, job_id: str) -> JobRecord | None:
-        """Return the record of a job."""
+        """Return the record of a job; None if the job does not exist."""
         place = _locate(job_id)
         if place is None:
             return None
@@ -94,7 +94,7 @@ class DurableJobStore:
         return found
 
     async def wait(self, job_id: str, may_see: MaySee) -> JobRecord | None:
-        """Wait for the end of a job and return its record; return None immediately if the caller may not see it."""
+        """Wait for the end of a job and return its record; None if the job does not exist or may not be seen."""
         place = _locate(job_id)
         if place is None:
             return None
@@ -155,7 +155,10 @@ class DurableJobStore:
         )
 
     def _sign_again(self, address: str, message: bytes, identity: Identity | None) -> bytes:
-        """Sign a stored request with the token of the caller that retries it, whose rights may have changed."""
+        """Sign a stored request for the caller that retries it, whose rights may have changed.
+
+        Return the request unchanged if `identity` is None, or if the request or the retry is not signed.
+        """
         signs, grant, signed = self.transport.optional(SignsNestedCalls), current_grant.get(), split(message)
         if identity is None or signs is None or grant is None or signed is None:
             return message

@@ -83,7 +83,7 @@ class MemoryJobStore:
         """Number of waiting and running jobs of each owner."""
 
     async def submit(self, submission: Submission) -> str:
-        """Start or queue a job; raise an error if its submitter may not call the operation."""
+        """Start or queue a job and return its id; raise a CallError if the submitter may not call the operation."""
         operation_id, owner = submission.operation_id, submission.owner
         self._check_limits(owner)
         # The encoded input is a copy: the submitter may change its input while the job waits.
@@ -115,7 +115,7 @@ class MemoryJobStore:
         return job_id
 
     def _check_limits(self, owner: str | None) -> None:
-        """Raise an error if the owner has too many or too large jobs; for the program, only `limits.jobs` applies."""
+        """Raise an error if the owner has too many jobs or stored bytes; the program only has the limit `jobs`."""
         limits = self._limits
         if self._counts[owner] >= limits.jobs:
             raise too_many_jobs(limits.jobs, "stored jobs")
@@ -153,7 +153,7 @@ class MemoryJobStore:
             raise
 
     async def read(self, job_id: str) -> JobRecord | None:
-        """Return the record of a job."""
+        """Return the record of a job; None if the job does not exist."""
         job = self._jobs.get(job_id)
         return None if job is None else job.record
 
@@ -168,7 +168,7 @@ class MemoryJobStore:
         return found
 
     async def wait(self, job_id: str, may_see: MaySee) -> JobRecord | None:
-        """Wait for the end of a job and return its record; return None immediately if the caller may not see it."""
+        """Wait for the end of a job and return its record; None if the job does not exist or may not be seen."""
         job = self._jobs.get(job_id)
         if job is None or not may_see(job.record):
             return None
@@ -222,7 +222,7 @@ class MemoryJobStore:
         job.expiry = asyncio.get_running_loop().call_later(record.seconds_kept, self._delete, job)
 
     def _delete(self, job: _MemoryJob) -> None:
-        """Delete an outcome that has expired."""
+        """Delete a job whose outcome has expired."""
         del self._jobs[job.id]
         self._counts[job.record.owner] -= 1
         self._sizes[job.record.owner] -= job.size

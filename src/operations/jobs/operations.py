@@ -45,7 +45,7 @@ def job_operations(jobs: Jobs, *, namespace: str = "jobs") -> list[Operation[Any
         return await of(context).result(job_id)
 
     async def wait(job_id: str, context: OperationContext, timeout: float | None = None) -> Any:
-        """Return the result of a job once it is done."""
+        """Wait for the end of a job and return its result."""
         return await of(context).wait(job_id, timeout)
 
     async def cancel(job_id: str, context: OperationContext) -> dict[str, Any]:

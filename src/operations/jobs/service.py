@@ -184,7 +184,10 @@ class Jobs:
         operation_id: str | None = None,
         limit: int = 100,
     ) -> Statuses:
-        """Return the jobs that the caller may see, the newest first."""
+        """Return at most `limit` of the jobs that the caller may see, the newest first.
+
+        Only the newest 10,000 jobs are searched for those with one of `states` and with `operation_id`.
+        """
         if self._owner == "" and not self._sees_all:
             return []
         chosen = None if states is None else {JobState(state) for state in states}

@@ -32,7 +32,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     client: Client | None = None
     """Answers the handler's questions if the job runs in this process; a job on a transport cannot ask questions."""
     exposure: Exposed | None = None
-    """The operations that the submitter's server exposes; a job in this process can submit only jobs of these."""
+    """The operations that the submitter's server exposes; a job in this process can itself submit only these."""
 
 
 MaySee = Callable[[JobRecord], bool]
@@ -52,7 +52,7 @@ class JobStore(Protocol):
         """Return at most `limit` jobs, the newest first: those of `owner`, or with `everyone` those of all owners."""
 
     async def wait(self, job_id: str, may_see: MaySee) -> JobRecord | None:
-        """Wait for the end of a job and return its record; return None immediately if the caller may not see it."""
+        """Wait for the end of a job and return its record; None if the job does not exist or may not be seen."""
 
     async def cancel(self, job_id: str, record: JobRecord) -> None:
         """End a job that has not ended."""

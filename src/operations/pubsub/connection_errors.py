@@ -1,7 +1,8 @@
 """Errors of connecting to a server: which of them are permanent, and whether TLS is the cause.
 
-A server is asked for the cause only after a connection has failed, and no secrets are sent. The server gets a TLS
-handshake that accepts any certificate and is then aborted, or a request to which every server of its kind responds.
+After a failed connection, the server is connected to again to find the cause, and no secrets are sent. The server gets
+a TLS handshake that accepts any certificate and is then aborted, or a request to which every server of its kind
+responds.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from operations.errors import CallError, ErrorCode
 UNTRUSTED = "UNTRUSTED_CERTIFICATE"
 """The server's certificate is not trusted."""
 WRONG_PROTOCOL = "WRONG_PROTOCOL"
-"""The server uses TLS unexpectedly, or does not use it although it was expected."""
+"""The server does not use the expected protocol; for example, it uses TLS unexpectedly."""
 UNSUPPORTED = "UNSUPPORTED"
 """A required server feature is missing."""
 _PERMANENT = frozenset({UNTRUSTED, WRONG_PROTOCOL, UNSUPPORTED})
@@ -41,7 +42,7 @@ def untrusted(where: str, error: ssl.SSLCertVerificationError) -> CallError:
 
 
 def reason_of(error: Exception) -> str:
-    """Return why a connection failed, without the number and address that asyncio adds."""
+    """Return why a connection failed, without the error number and the address that asyncio adds."""
     if isinstance(error, ConnectionError) and error.errno:
         return os.strerror(error.errno).lower()
     return str(error) or type(error).__name__
@@ -64,7 +65,7 @@ def is_reachable(error: Exception) -> bool:
 
 
 def has_no_tls(error: Exception) -> bool:
-    """Whether a TLS handshake may have failed because the server does not use TLS; an alert shows that it does."""
+    """Whether a TLS handshake may have failed because the server has no TLS; a TLS alert shows that it has."""
     cause = error.__cause__ or error
     return not isinstance(cause, ssl.SSLError) or cause.reason in _NOT_TLS
 

@@ -34,13 +34,13 @@ QUICK_SECONDS = 0.0002
 """Requests count as quick if handling them takes less than this time on average."""
 _RECENT = 18
 _MOST_SLOW = 2
-"""Requests are quick if at most this many of the `_RECENT` last responses have no mark."""
+"""Requests count as quick if at most this many of the last `_RECENT` responses do not have the mark of quick ones."""
 _heads = tuple(struct.Struct(f">B{count + 1}I") for count in range(_USUAL + 1))
 _lengths = tuple(struct.Struct(f">{count}I") for count in range(_USUAL + 1))
 
 
 def join(messages: Sequence[bytes], *, quick: bool = False) -> bytes:
-    """Return all messages as one batch."""
+    """Return all messages as one batch; a single message is returned unchanged, except with `quick`."""
     if len(messages) == 1 and not quick:
         return messages[0]
     return _put_together(messages, [*map(len, messages)], quick)
@@ -65,9 +65,9 @@ def batches(messages: Sequence[bytes], most: int, *, quick: bool = False) -> Seq
 
 
 def shares(messages: Sequence[bytes], most: int, *, quick: bool = False) -> Sequence[slice]:
-    """Return the slices of a burst of messages, one slice per worker: small enough that all workers share the burst.
+    """Divide a burst of messages into slices that go to one worker each, so that all workers get a share.
 
-    Slices of quick requests are large: waking a worker costs more than handling them.
+    Slices of quick requests are large, because waking a worker costs more than handling these requests.
     """
     largest = _LARGEST_QUICK_SHARE if quick else max(1, min(_LARGEST_SHARE, len(messages) // _FEWEST_SHARES))
     return _cut(messages, most, largest)
@@ -89,7 +89,10 @@ def _cut(messages: Sequence[bytes], most_bytes: int, most: int) -> Sequence[slic
 
 
 def split(batch: bytes) -> Sequence[bytes]:
-    """Return the messages of a batch. A truncated end becomes one unreadable message, which the receiver counts."""
+    """Return the messages of a batch; a message that is not a batch is returned alone.
+
+    A truncated end becomes one unreadable message, which the receiver counts.
+    """
     if batch[:1] not in BATCH_MARKS:
         return (batch,)
     try:

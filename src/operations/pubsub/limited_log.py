@@ -1,4 +1,4 @@
-"""LimitedLog: a log of what other peers cause, with a limited number of lines."""
+"""LimitedLog: a log of events that other peers cause, with a limited number of lines."""
 
 from __future__ import annotations
 

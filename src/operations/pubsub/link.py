@@ -23,7 +23,7 @@ HEADROOM = 1024
 BATCH_BYTES = 128 << 10
 """The largest batch of messages in one frame, by default."""
 LARGE_MESSAGE = 256 << 10
-"""A server handles one message above this size in each iteration of the event loop, for all peers together."""
+"""Size in bytes above which a message is large: a server handles one large message per iteration of the event loop."""
 CLOSE_SECONDS = 1.0
 """How long a peer may take to close a connection before it is aborted."""
 TURN_MESSAGES = 64
@@ -75,7 +75,7 @@ class LargeMessages:
         self._is_taken = False
 
     def enter(self) -> bool:
-        """Whether a large message may be handled now."""
+        """Return whether a large message may be handled now; if so, the next one has to wait for the next iteration."""
         if self._is_taken:
             return False
         self._is_taken = True
@@ -181,7 +181,7 @@ def split_protocols(lines: Iterable[str]) -> list[str]:
 
 
 def bearer_token(authorization: str, protocols: Iterable[str]) -> str | None:
-    """Return the token of a handshake, from `Authorization` or, for browsers, from a sub-protocol."""
+    """Return the token of a handshake, from `Authorization` or, for browsers, from a sub-protocol; or None."""
     scheme, _, token = authorization.partition(" ")
     if scheme.lower() == "bearer":
         return token.strip()

@@ -207,13 +207,14 @@ class Delivery(Protocol):
     def dead_letter(self, reason: str, record: Record | None = None) -> None:
         """Move the message to the dead letters; it is not delivered again.
 
-        If `record` is given, the record is the dead letter. It replaces the record that was stored with the message. If
-        there was no record, it is added, unless its owner already has `most` records.
+        If `record` is given, it is stored as the dead letter instead of the message, and it replaces the record that
+        was stored with the message. If there was no record, the new one is added, unless its owner already has `most`
+        records: then the message is moved.
         """
 
 
 Take = Callable[[bytes, Delivery, Arrival], None]
-"""Called with a stored message, synchronously, on the loop; it must not raise.
+"""Function that takes a stored message; called synchronously, on the event loop. It must not raise.
 
 The delivery must end with `done`, `release` or `dead_letter`.
 """
@@ -270,7 +271,8 @@ class StoresKeys(Protocol):
         """Store a key, at most for 25 hours. Return False if it is already stored: the request is a duplicate.
 
         `entry` is the id of a stored message, see `Delivery.entry`. If the key is already stored for the same message,
-        the result is True: this is a further delivery and not a duplicate. Raise if the server cannot be reached.
+        the result is True: this is a further delivery and not a duplicate. Raise a CallError if the server cannot be
+        reached.
         """
 
     def delete_key(self, key: str, entry: str = "") -> None:
@@ -296,10 +298,13 @@ class InProcess(Protocol):
 
 @runtime_checkable
 class InRouterProcess(Protocol):
-    """Passes small requests from a hub's router to a worker in its process, and responses back, encoded once less."""
+    """Passes small requests from a hub's router to a worker in the same process, and responses back.
+
+    Requests and responses are encoded once less than over a connection.
+    """
 
     def accept(self, receive: Callable[[Any, Any, Arrival], None]) -> None:
-        """Call `receive` with the header and codec of small requests, while the transport has one listener."""
+        """Call `receive` with the header and codec of small requests, while the transport has only one listener."""
 
     def caller_id(self, request_id: str) -> str | None:
         """Return the id that the caller of a running request gave to it; None if the router does not have the call."""
@@ -402,7 +407,7 @@ class TransportWrapper:
     def optional(self, kind: type[Part]) -> Part | None:
         """Return the inner transport's part that implements a Protocol; for `Stores`, return this wrapper instead.
 
-        A wrapper never has `InRouterProcess`: it would not see these messages.
+        A wrapper never has `InRouterProcess`, because the wrapper would not see the messages of that part.
         """
         part = None if kind is InRouterProcess else self.inner.optional(kind)
         return self if part is not None and kind is Stores and isinstance(self, kind) else part

@@ -1,8 +1,8 @@
 """URLs of transports: the transport that a scheme opens, and hosts and ports, which are checked before connecting.
 
 The table has the schemes of this project. Other packages, and `operations.calls` for `ws` and `wss`, register an entry
-point in the group `operations.transports`: its name is the scheme, its object is called with the URL and options. The
-library of a transport is imported when its URL is opened.
+point in the group `operations.transports`. The name of the entry point is the scheme; its object is called with the URL
+and options. The library of a transport is imported when its URL is opened.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def _is_ipv6(text: str) -> bool:
 
 
 def _is_valid_host_name(host: str) -> bool:
-    """Whether a host name is valid for DNS; the caller handles an empty one."""
+    """Whether a host name is valid for DNS; also true for an empty name."""
     try:
         labels = host.encode("ascii" if host.isascii() else "idna").removesuffix(b".").split(b".")
     except UnicodeError:

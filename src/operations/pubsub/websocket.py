@@ -246,7 +246,7 @@ class WebSocketLink(picows.WSListener):
             self.reason = self.reason or f"closed by the peer: {frame.get_close_reason() or 'no reason given'}"
             self._transport.disconnect()
         elif kind == _PING:
-            # Only the last of several pings needs a reply, and none is buffered for a peer that does not read.
+            # Only the last of several pings needs a reply. The reply waits here while the peer does not read.
             self._pong = frame.get_payload_as_bytes()
             if not self._is_flush_scheduled:
                 self._schedule_flush()
@@ -429,7 +429,7 @@ def settings(heartbeat: float, max_payload: int) -> dict[str, Any]:
         "disconnect_on_exception": False,
         "enable_auto_pong": False,  # the link replies: picows would buffer any number of pongs
         "enable_auto_ping": True,
-        # A silent peer is pinged after half of three heartbeats, and has the other half to reply.
+        # A silent peer is pinged after 1.5 heartbeats, and then has 1.5 heartbeats to reply.
         "auto_ping_idle_timeout": 1.5 * heartbeat,
         "auto_ping_reply_timeout": 1.5 * heartbeat,
         "max_frame_size": max_payload + HEADROOM,

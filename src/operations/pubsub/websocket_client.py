@@ -87,7 +87,10 @@ async def connect(
 
 
 async def diagnose(url: str, error: Exception) -> CallError | None:
-    """Return the error if the scheme of an address does not match the server: TLS is missing, or not expected."""
+    """Return the error for an address whose scheme does not match the server; None if the scheme matches.
+
+    The server uses TLS but the scheme is `ws`, or the server does not use TLS but the scheme is `wss`.
+    """
     details = error.details if isinstance(error, CallError) and isinstance(error.details, dict) else {}
     if not is_reachable(error) or details.get("status", _BAD_REQUEST) not in (0, _BAD_REQUEST):
         return None
@@ -144,7 +147,7 @@ async def open_cancellable(make: Callable[[OpenSocket], Coroutine[Any, Any, T]])
         if not opened:
             making.cancel()
         for each in opened:
-            with contextlib.suppress(OSError):  # it is closed already
+            with contextlib.suppress(OSError):  # the socket may be closed already
                 each.shutdown(socket.SHUT_RDWR)
         await asyncio.wait((making,))
         raise

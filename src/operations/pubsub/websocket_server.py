@@ -44,7 +44,7 @@ async def serve(
     max_payload: int = MAX_PAYLOAD,
     tls: ssl.SSLContext | None = None,
 ) -> WebSocketListener:
-    """Listen for WebSockets; port 0 is any free one."""
+    """Listen for WebSocket connections; port 0 selects any free port."""
     large = LargeMessages()
 
     def accept(request: Any) -> Any:

@@ -34,7 +34,10 @@ from operations.wire import encode_json
 
 _MOST_OPERATIONS = 10_000
 _MOST_BYTES = 8 << 20
-"""Limits of all workers of one session together: number of operations, rejected ones included, and bytes of specs."""
+"""`_MOST_OPERATIONS` and `_MOST_BYTES` limit all workers of one session together.
+
+They are the number of operations, including rejected ones, and the total size of their specs.
+"""
 _MOST_WORKERS = 64
 """Largest number of workers of one session."""
 _LONGEST_REASON = 1_000
@@ -82,7 +85,7 @@ class AnnouncedOperation(msgspec.Struct, eq=False, frozen=True):
     description: bytes
     """The spec in JSON."""
     is_guarded: bool
-    """Whether the operation requires any right of its callers."""
+    """Whether callers need rights to call the operation."""
 
 
 class Registration(msgspec.Struct, eq=False):
@@ -105,7 +108,7 @@ class Registration(msgspec.Struct, eq=False):
 
 
 class CallableOperation(msgspec.Struct, eq=False):
-    """One operation that can be called: at one session, or at several sessions with `pool`."""
+    """An operation that can be called: with `pool` at one or more sessions, otherwise at one session."""
 
     announced: AnnouncedOperation
     pool: bool
@@ -120,7 +123,7 @@ class CallableOperation(msgspec.Struct, eq=False):
 class HubDirectory:
     """The operations of all sessions.
 
-    It decodes a spec only after it has checked that the session may register the operation, and stores specs encoded.
+    A spec is decoded only if the session may register the operation. Specs are stored encoded.
     """
 
     def __init__(self, sessions: Mapping[str, HubSession], counters: Counters) -> None:
@@ -214,8 +217,8 @@ class HubDirectory:
     ) -> None:
         """Replace the operations of a worker.
 
-        Operations that the worker no longer has are registered for the workers that wait for them. Notify those
-        workers, and this one unless it is gone.
+        An operation that no session has any more is registered for the workers that wait for it. Report the result to
+        these workers, and to this worker unless it is gone.
         """
         before, registration.operations = registration.operations, operations
         held = before.keys() - registration.rejected.keys()
@@ -253,7 +256,7 @@ class HubDirectory:
             return
         assert operation is not None
         registration.rejected[operation_id] = reason
-        # The session may have registered the same spec before.
+        # The session may still be listed because it registered the operation earlier.
         if session in operation.sessions and not self._has_registered(session, operation_id):
             operation.sessions.remove(session)
         if registration not in operation.waiting:
@@ -267,7 +270,7 @@ class HubDirectory:
     def _withdraw(
         self, registration: Registration, operation_id: str, changed: dict[Registration, None], *, is_held: bool
     ) -> None:
-        """Remove an operation of a worker.
+        """Remove an operation of a worker; `is_held` is False if the worker only waited for the operation.
 
         If no session has the operation any more, register it for the waiting workers, and add them to `changed`.
         """
@@ -295,7 +298,7 @@ class HubDirectory:
             operation_id for operation_id in registration.operations if operation_id not in registration.rejected
         ]
         session, worker_id = registration.session, registration.worker_id
-        for listed in (accepted, []):  # if the message is too large, the rejections alone
+        for listed in (accepted, []):  # if the message is too large, send only the rejections
             registered = RegistrationPayload(listed, registration.rejected, registration.refused)
             if session.send(JSON.encode(WorkerRegistered(VERSION, "", worker_id, registered))):
                 break
@@ -394,7 +397,7 @@ class _ChangeNotices:
             (session, alias), registration = self._queue.popitem(last=False)
             known = self._watching.get(session)
             if known is not None:
-                with contextlib.suppress(CallError):  # the peer's only codec may be unable to express it
+                with contextlib.suppress(CallError):  # the peer's only codec may be unable to express the announcement
                     self._send_one(session, known, alias, registration)
             if self._queue and perf_counter() > end:
                 asyncio.get_running_loop().call_soon(self._send)

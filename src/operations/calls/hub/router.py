@@ -47,9 +47,9 @@ _QUEUED_PER_TURN = 64
 """Number of queued requests of one caller that are forwarded in one iteration of the event loop."""
 _MOST_UNREAD = 32 << 20
 _MOST_UNREAD_WITHOUT_RIGHTS = 8 << 20
-"""Largest number of bytes that a worker may leave unread; beyond it, the hub refuses requests to the worker.
+"""If a worker leaves more bytes than this unread, the hub refuses requests to the worker.
 
-The second number applies to requests of callers without rights.
+`_MOST_UNREAD` applies to callers with rights, `_MOST_UNREAD_WITHOUT_RIGHTS` to all others.
 """
 _MOST_CLAIMED = 4096
 """Largest size of a claimed identity that is decoded."""
@@ -64,7 +64,7 @@ _ENDS_PER_TURN = 256
 _EXPIRY_SECONDS = 2
 """The hub ends a call this many seconds after its deadline, if neither its caller nor its worker has ended it."""
 CALLS_PER_CALLER = 4_096
-"""Largest number of calls of one caller that run at workers at the same time, by default."""
+"""Default limit for the calls of one caller that run at workers at the same time."""
 _read_credit = part_reader(CreditPayload)
 
 
@@ -105,7 +105,11 @@ class Router:
             session.queue = self._queues.setdefault(session.principal.identity.id, session.queue)
 
     def leave(self, session: HubSession, reason: str) -> None:
-        """Remove a session and its operations. End its calls: their callers get errors, and their workers aborts."""
+        """Remove a session and its operations, and end its calls.
+
+        The callers of the calls that the session runs get errors. The workers of the calls that the session made get
+        aborts.
+        """
         if self.sessions.get(session.name) is not session:
             return
         del self.sessions[session.name]
@@ -142,7 +146,7 @@ class Router:
             if kind == "call.requested":
                 self._request(session, header, codec)
                 return
-            header.identity = NULL  # only requests need it, and it may have any size
+            header.identity = NULL  # only requests need the identity, which may have any size
             if kind in _RESPONSES:
                 self._answer(session, header, codec)
             else:
@@ -188,7 +192,7 @@ class Router:
         return queue.is_large and not session.principal.has_rights
 
     def _queue(self, queue: CallerQueue, session: HubSession, header: EventHeader, codec: Codec) -> None:
-        """Queue a request until earlier calls of its caller have ended."""
+        """Queue a request until earlier calls of its caller have ended; refuse it if the queue is full."""
         size = queue.bytes + request_size(header)
         if queue.calls + len(queue.requests) >= _MOST_CALLS or size > _MOST_QUEUED_BYTES:
             self.counters.rejected += 1
@@ -222,7 +226,7 @@ class Router:
         queue.is_forwarding = False
 
     def _schedule_unblocking(self, queue: CallerQueue) -> None:
-        """Forward the queue again later, even if no worker confirms the requests that were sent."""
+        """Forward queued requests after `CONFIRM_SECONDS`, even if no worker confirms the requests that were sent."""
         if not queue.is_unblocking:
             queue.is_unblocking = True
             asyncio.get_running_loop().call_later(CONFIRM_SECONDS, self._unblock, queue)
@@ -267,9 +271,10 @@ class Router:
             self._refuse(session, caller_id, error, codec)
 
     def _identify(self, session: HubSession, header: EventHeader, codec: Codec) -> Identity | None:
-        """Return the identity that a request runs as: that of its grant, or else that of the session's own token.
+        """Return the identity that a request runs as.
 
-        Without a grant, a request of a trusted session runs as the identity that it claims.
+        This is the identity of the request's grant. Without a grant, it is the identity of the session's own token, or
+        for a trusted session the identity that the request claims.
         """
         claimed = self._read_claimed(session, header, codec)
         if header.grant is not None:
@@ -288,7 +293,7 @@ class Router:
         return session.caller
 
     def _read_claimed(self, session: HubSession, header: EventHeader, codec: Codec) -> Identity | None:
-        """Return the identity that a request claims; if a spoke claims it, count it as forged."""
+        """Return the identity that a request claims, or None; a claim of a spoke is counted as forged."""
         if header.identity is NULL:
             return None
         if not session.trusted and memoryview(header.identity).nbytes > _MOST_CLAIMED:
@@ -370,7 +375,7 @@ class Router:
             accept(header, codec, NO_ADDRESS)
 
     def _check_load(self, worker: HubSession, caller: HubSession, operation_id: str) -> None:
-        """Refuse a request for a worker that reads too slowly."""
+        """Raise `UNAVAILABLE` if the worker of a request reads too slowly."""
         most = _MOST_UNREAD if caller.principal.has_rights else _MOST_UNREAD_WITHOUT_RIGHTS
         if worker.link is not None and worker.link.unsent_bytes > most:
             self.counters.rejected += 1
@@ -409,7 +414,10 @@ class Router:
             _log.exception("a response of %s could not be routed", call.worker.name)
 
     def _fit(self, call: RoutedCall, message: bytes) -> bytes | None:
-        """Return a response as its caller supports it; if that is impossible, end the call and return None."""
+        """Return a response in a format that its caller supports.
+
+        If that is impossible, or if the response is too large for the caller, end the call and return None.
+        """
         caller = call.caller
         if caller.codec is not None:
             try:
@@ -425,7 +433,10 @@ class Router:
         return message
 
     def _admit_interim(self, call: RoutedCall, header: EventHeader) -> bool:
-        """Confirm that a worker has a call; return whether to forward the response, which does not end the call."""
+        """Handle a response that does not end its call; return whether to forward the response.
+
+        The response also confirms that the worker has the request.
+        """
         call.queue.confirm(call)
         if call.queue.requests:
             self._schedule_forwarding(call.queue)
@@ -434,7 +445,7 @@ class Router:
         return admitted
 
     def _note_unexpected(self, session: HubSession, request_id: str) -> None:
-        """Count a response to a request that its sender does not run, or no longer runs."""
+        """Count a response of a session that does not run the request, or no longer runs it."""
         session.grants.confirm(request_id)
         if request_id in self._ended:
             self.counters.late += 1
@@ -489,7 +500,10 @@ class Router:
             self._refuse(session, outline.id, unreadable(problem), codec)
 
     def _fail(self, call: RoutedCall, error: CallError) -> None:
-        """End a call with an error for its caller; its grant stays valid for a while, for the worker to clean up."""
+        """End a call with an error for its caller.
+
+        The grant of the call stays valid for `closing_seconds`, so that the worker can clean up.
+        """
         if self._end(call, within=self._closing_seconds, code=str(error.code)):
             self._refuse(call.caller, call.caller_id, error, JSON)
 
@@ -500,7 +514,10 @@ class Router:
     def _end(
         self, call: RoutedCall, *, within: float = 0.0, answered: bool = False, code: str = ErrorCode.ABORTED.value
     ) -> bool:
-        """Remove a call that ended with `code`; end its grant in `within` seconds. Return False if it ended before."""
+        """Remove a call that ended with `code`, and end its grant in `within` seconds.
+
+        Return False if the call had ended before.
+        """
         if call.has_ended:
             return False
         call.has_ended = True
@@ -559,7 +576,7 @@ def _end_in_turns(calls: deque[RoutedCall], end: Callable[[RoutedCall], None]) -
 
 
 def _earlier(first: int | None, second: int | None) -> int | None:
-    """Return the earlier of two deadlines."""
+    """Return the earlier of two deadlines; None means that there is no deadline."""
     if first is None or second is None:
         return second if first is None else first
     return min(first, second)

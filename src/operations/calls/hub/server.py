@@ -129,7 +129,7 @@ class Hub:
 
     @property
     def operations(self) -> list[str]:
-        """The ids that can be called now."""
+        """The ids of the operations that can be called now."""
         return sorted(self.router.operations)
 
     @property
@@ -185,7 +185,7 @@ class Hub:
         await asyncio.gather(*(link.wait_closed() for link in links))
 
     def admit(self, token: str | None) -> Callbacks:
-        """Authenticate a new connection; raise the CallError that it is refused with."""
+        """Authenticate a new connection; raise a CallError if the connection is refused."""
         return self.admit_as(self._authenticator.authenticate(token), token)
 
     def admit_as(self, principal: Principal, token: str | None, *, anonymous: bool = False) -> HubConnection:
@@ -227,9 +227,10 @@ class Hub:
         self._accounts[account.digest] = account
 
     def join(self, connection: HubConnection) -> bool:
-        """Add a session, in place of an older connection of the same peer.
+        """Add the session of a connection, in place of an older connection of the same peer.
 
-        Return False if another identity owns the peer's name, or if the peer already has a newer connection.
+        Return False if the peer's name is invalid or owned by another identity, or if the peer already has a newer
+        connection.
         """
         session = connection.session
         if not self._names.claim(session.peer, session.principal.identity.id):
@@ -316,7 +317,7 @@ class HubConnection:
 
     def backlogged(self, link: Link, size: int) -> None:
         """Enforce the limits of unsent bytes: of this peer, of its token, and of all peers together."""
-        if not self.session.is_worker:  # other limits apply to a worker, whose connection its callers can fill
+        if not self.session.is_worker:  # callers can fill the connection of a worker, so other limits apply to it
             if self._reading is None:
                 self._reading = SlowReaderCheck(link)
             self._reading.wrote(size)
@@ -418,7 +419,7 @@ class HubTransport:
         router.join(self._session)
 
     def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
-        """Route a message; the router responds with an error if it cannot deliver it."""
+        """Route a message; if it cannot be delivered, the router responds with an error."""
         self._router.receive(message, self._session)
 
     def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
@@ -434,7 +435,7 @@ class HubTransport:
         return self if kind is InRouterProcess and isinstance(self, kind) else None
 
     def accept(self, receive: Callable[[EventHeader, Codec, Arrival], None]) -> None:
-        """Call `receive` with small requests, while this transport has one listener."""
+        """Pass small requests to `receive` without encoding them, while this transport has only one listener."""
         self._accept = receive
         self._update()
 

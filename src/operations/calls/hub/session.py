@@ -54,7 +54,7 @@ _CREDIT_SECONDS = 0.02
 _MOST_CREDIT = 1 << 30
 _MAX_CONVERTED = 4 << 20
 _MAX_CONVERTED_VALUES = 25_000
-"""Limits of a message that is converted to JSON: its bytes, and its values. A value takes up to 1.5 µs to convert."""
+"""Limits for converting a message to JSON: `_MAX_CONVERTED` bytes, and values, which take up to 1.5 µs each."""
 _NAME = re.compile(r"[A-Za-z0-9_-]{16,64}")
 _MOST_NAMES = 1_000
 """Largest number of peer names that are kept for one identity."""
@@ -101,7 +101,10 @@ class HubSession:
         self.grants = Grants()
         """The grants of the calls that this peer runs."""
         self.derivation = blake2b(os.urandom(16), digest_size=32)
-        """A hash of a secret key, to be copied: the hub derives the ids and grants of this peer's requests from it."""
+        """A hash of a secret key.
+
+        For each request of this peer, the hub copies the hash and derives the request id and the grant from the copy.
+        """
         self.queue = CallerQueue()
         """The queue of this peer's own calls; the connections of one identity share it."""
         self.nested_queue = CallerQueue()
@@ -123,7 +126,10 @@ class HubSession:
         return True
 
     def convert_request(self, message: bytes, operation_id: str) -> bytes:
-        """Convert a request for this worker to its codec; raise a CallError if that is impossible or too large."""
+        """Convert a request to this worker's codec.
+
+        Raise a CallError if that is impossible, or if the result is too large.
+        """
         if self.codec is not None:
             try:
                 message = convert(message, self.codec)
@@ -259,7 +265,7 @@ class RoutedCall(Grant, eq=False):
     interim_since: float = 0.0
 
     def admits_interim(self, size: int) -> bool:
-        """Whether to forward an interim response; their number per second and their size are limited."""
+        """Count an interim response; return False if it is too large, or one of too many within a second."""
         now = time.monotonic()
         if now - self.interim_since >= 1.0:
             self.interim, self.interim_since = 0, now
@@ -331,7 +337,7 @@ class PeerNames:
         self._reserved: set[str] = set()
         self._owners: dict[str, str] = {}
         self._names: OrderedDict[str, OrderedDict[str, bool]] = OrderedDict()
-        """The names of each identity, and whether the peer has registered operations; least recently used first."""
+        """The names of each identity, and whether their peers have registered operations; least recently used first."""
 
     def reserve(self, name: str) -> None:
         """Reserve a name for the hub's own transport."""

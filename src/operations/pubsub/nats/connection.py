@@ -33,7 +33,7 @@ _SMALLEST, _LARGEST = 512, 16 << 10
 SILENT_BEATS = 3
 """How many heartbeats a server may be silent before it counts as lost."""
 _MOST_UNREAD = 256
-"""Number of unprocessed reads beyond which the socket is not read."""
+"""Number of received chunks that may wait to be processed; with more, the socket is not read."""
 _BEHIND_SECONDS = 0.1
 """Seconds after which a connection with unprocessed bytes counts as behind."""
 _DENIALS = ("authorization violation", "authentication", "user authentication", "nkey", "account")
@@ -63,7 +63,7 @@ class WriteBuffer:
         self._loop = asyncio.get_running_loop()
 
     def request(self, subject: bytes, message: bytes, undelivered: Undelivered) -> None:
-        """Send a request to one of the workers that share a subject; the server reports if no worker does."""
+        """Send a request to one of the workers that share a subject; `undelivered` is called if there is none."""
         requests = self.requests.get(subject)
         if requests is None:
             self.requests[subject] = [(message, undelivered)]
@@ -221,7 +221,7 @@ class NatsConnection(asyncio.Protocol):
     def beat(self) -> None:
         """Ping an idle server, and abort the connection if the server stays silent.
 
-        Heartbeats are counted instead of seconds, because this process reads nothing while it is stopped or busy.
+        Seconds would also count the time in which this process was stopped or busy and read nothing.
         """
         self._silent += 1
         if self._silent > SILENT_BEATS:
@@ -250,7 +250,7 @@ class NatsConnection(asyncio.Protocol):
         await asyncio.shield(self._gone)
 
     async def processed(self) -> None:
-        """Return once the server has processed everything that was sent; raise if the connection is lost before."""
+        """Wait until the server has processed everything that was sent; raise a CallError if the connection is lost."""
         answered = self._loop.create_future()
         self.buffer.ping(lambda: None if answered.done() else answered.set_result(None))
         await asyncio.wait((answered, self._gone), return_when=asyncio.FIRST_COMPLETED)

@@ -47,7 +47,7 @@ _EXPIRED = (404, 408)
 _TOO_LARGE = b"Message Size Exceeds MaxBytes"
 """The status with which a pull request ends if the next message exceeds the remaining bytes of the request."""
 _ENTRY_HEADER = b"Operations-Entry"
-"""The header of a redelivered message: its sequence number in the queue from which a worker moved it."""
+"""The header with the sequence number that a redelivered message had in the queue from which a worker moved it."""
 _RECORD_HEADERS = 1 << 14
 """Maximum size of the headers of a record."""
 
@@ -161,8 +161,9 @@ class DurableQueues(Stores, StoresKeys):
         return stop
 
     def suspect(self, namespace: str, delivery: NatsDelivery, caller: str | None) -> None:
-        """Move a redelivered message, which may have crashed its worker, to a queue with one message at a time."""
-        # A caller that could guess the key could store it first: this message would be lost as a duplicate.
+        """Move a redelivered message to the queue that delivers one message at a time: it may have crashed a worker."""
+        # A caller that could guess the key could store a message with it first, and this message would be lost as a
+        # duplicate.
         key = blake2b(b"%d " % delivery.sequence + delivery.message, digest_size=16).hexdigest()
         headers = b"Nats-Msg-Id: %b\r\n" % key.encode()
         headers += b"%b: %b\r\n" % (_ENTRY_HEADER, delivery.entry.encode())
@@ -175,8 +176,9 @@ class DurableQueues(Stores, StoresKeys):
     async def store_key(self, key: str, seconds: float, entry: str = "") -> bool:
         """Store a key for all peers of the bus; return False if it is already stored for another entry.
 
-        Before the key, a second key is stored, which combines `key` and `entry`. If the second key already exists, an
-        earlier delivery of the same entry called this method, and the result is True. Without JetStream, do nothing.
+        A second key combines `key` and `entry`. If the second key is stored already, an earlier delivery of the same
+        entry stored both keys, and the result is True. Without JetStream, nothing is stored, and the result is True.
+        Raise a CallError if JetStream does not store the keys.
         """
         if not self.client.capabilities.durable:
             return True
@@ -287,7 +289,7 @@ class DurableQueueReader:
         return None if answer.error is None else answer.error.description
 
     def stop(self) -> None:
-        """Request no more messages; messages that this worker holds stay with it until they are settled."""
+        """Request no more messages; this worker keeps those that it holds until it acknowledges or releases them."""
         self._stopped = True
         if self._beginning is not None:
             self._beginning.cancel()
@@ -295,7 +297,7 @@ class DurableQueueReader:
         self._unsubscribe()
 
     def settled(self, delivery: NatsDelivery) -> None:
-        """Note that a message was settled, so that another one can be requested."""
+        """Stop counting a message that was acknowledged or released, and request further messages."""
         if self._held.get(delivery.sequence) is delivery:
             del self._held[delivery.sequence]
             self._memory -= delivery.memory
@@ -303,7 +305,7 @@ class DurableQueueReader:
             self._ask()
 
     def weigh(self, delivery: NatsDelivery, memory: int) -> None:
-        """Note how much memory a message takes, so that others can be requested."""
+        """Store how much memory a message takes, and request further messages if the limit allows it."""
         if self._held.get(delivery.sequence) is delivery:
             self._memory += memory - delivery.memory
             delivery.memory = memory
@@ -436,7 +438,7 @@ class NatsDelivery:
         # A message in the queue of redelivered messages was delivered before.
         self.number = deliveries + reader.alone
         self.is_redelivered = self.number > 1
-        # Only workers can send to the queue of redelivered messages.
+        # Only workers can send to the queue of redelivered messages, so this header is true there.
         moved = header_of(message.headers, _ENTRY_HEADER).decode(errors="replace")
         self.entry = moved if reader.alone else str(self.sequence)
         key, _, self.link = header_of(message.headers, RECORD_HEADER).partition(b".")
@@ -476,7 +478,7 @@ class NatsDelivery:
     def dead_letter(self, reason: str, record: Record | None = None) -> None:
         """Move the message to the dead letters, and only then delete it from its queue.
 
-        If `record` is given, the record is the dead letter.
+        If `record` is given, store the record as the dead letter instead, and then delete the message.
         """
         queues = self._reader.queues
         if record is not None and record.key == self.record_key:
@@ -503,9 +505,10 @@ class NatsDelivery:
         self._reader.queues.records.replace(f"queue.{self._reader.namespace}", record, self.settle_with(word))
 
     def settle_with(self, word: bytes) -> Callable[[JetStreamReply], None]:
-        """Return a function for JetStream's response to a step before the message is settled.
+        """Return a function that handles JetStream's response to the last step before the message is acknowledged.
 
-        If the step has failed, the message is no longer held, and is therefore delivered again.
+        If the step succeeded, the function acknowledges the message with `word`. If the step failed, this worker no
+        longer holds the message, so that JetStream delivers it again.
         """
 
         def settle(answer: JetStreamReply) -> None:
@@ -527,7 +530,7 @@ class NatsDelivery:
 
 
 def _read_acknowledgement(subject: bytes) -> tuple[int, int]:
-    """Return the number of deliveries and the sequence number from an acknowledgement subject, old or new form."""
+    """Return the number of deliveries and the sequence number in an acknowledgement subject (old or new form)."""
     words = subject.split(b".")
     start = 4 if len(words) < 11 else 6
     numbers = [int(word) if word.isdigit() else 1 for word in words[start : start + 2]]

@@ -108,14 +108,14 @@ class JetStream:
         return await self.request(f"$JS.API.{what}".encode(), msgspec.json.encode(options))
 
     async def request(self, subject: bytes, data: bytes, key: str = "", *, headers: bytes = b"") -> JetStreamReply:
-        """Publish a message and wait for JetStream's response; a message with the same key is a duplicate."""
+        """Publish a message and wait for JetStream's response; JetStream drops a message whose key was used before."""
         if key:
             headers += b"Nats-Msg-Id: %b\r\n" % key.encode()
         reply = await self.fetch(subject, data, headers)
         return _read_reply(reply)
 
     async def fetch(self, subject: bytes, data: bytes, headers: bytes = b"") -> NatsMessage | str:
-        """Publish a message and return JetStream's response as it is, or the problem."""
+        """Publish a message and return JetStream's response without decoding it, or the reason why there is none."""
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[NatsMessage | str] = loop.create_future()
 

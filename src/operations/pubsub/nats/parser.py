@@ -119,7 +119,10 @@ class NatsParser:
 def unbatch(
     receive: Receive, arrivals: Mapping[bytes, Arrival], note: Callable[[bytes], object] | None = None
 ) -> Receiver:
-    """Return a receiver that passes the first byte of a batch to `note` and each message to `receive`."""
+    """Return a receiver that passes each message to `receive`, and divides a batch into its messages.
+
+    The first byte of each batch or single message is passed to `note`.
+    """
 
     def deliver(words: list[bytes], headers: bytes, data: bytes) -> Rest | None:
         mark, arrival = data[:1], arrivals[words[0]]
@@ -134,7 +137,7 @@ def unbatch(
 
 
 def handle_some(handling: Rest) -> Rest | None:
-    """Handle messages of a batch for at most `LONGEST_TURN` seconds; return the rest.
+    """Handle messages of a batch for at most `LONGEST_TURN` seconds; return the rest, or None if all are handled.
 
     This limit is needed because a hostile peer can put very many messages into one batch.
     """

@@ -172,7 +172,7 @@ class NatsRecords(KeepsRecords):
             raise CallError(ErrorCode.UNAVAILABLE, message, _NOT_EXECUTED)
 
     async def _write(self, address: str, record: Record, sequence: int, headers: bytes) -> bool:
-        """Write a record if it still has this sequence number, 0 for no record; return whether it was written."""
+        """Write a record if its sequence number is still `sequence` (0: no record); return whether it was written."""
         expected = b"Nats-Expected-Last-Subject-Sequence: %d\r\n" % sequence
         subject = self._subjects.record(address, record.key)
         answer = await self.jetstream.request(subject, record.body, headers=expected + headers)
@@ -218,7 +218,7 @@ class NatsRecords(KeepsRecords):
 
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}".encode()
         options = msgspec.json.encode({"batch": count, "no_wait": True})
-        # Messages come under their own subject, so they need a separate subscription.
+        # Messages arrive with the subjects of their records, so they need a separate subscription.
         self._fetches += 1
         inbox = b"%b.records.%d" % (self.jetstream.client.replies.inbox, self._fetches)
         stop = self.jetstream.client.subscribe(inbox, whole(came))

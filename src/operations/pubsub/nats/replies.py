@@ -84,7 +84,7 @@ class Replies:
         return found
 
     def lost(self, reason: str) -> None:
-        """Handle the loss of the connection: messages that were never written are undelivered, requests interrupted."""
+        """Handle the loss of the connection: report unwritten messages as undelivered, and requests as interrupted."""
         sent, self.sent = self.sent, {}
         requests, self._requests = self._requests, {}
         self.pinged.clear()

@@ -134,7 +134,10 @@ class NatsServers:
             raise CallError(ErrorCode.UNAVAILABLE, problem)
 
     async def diagnose(self, error: Exception) -> CallError | None:
-        """Return the permanent error behind a failed connection: no TLS, or TLS that starts at another time."""
+        """Return the permanent error behind a failed connection; None if there is no such error.
+
+        The permanent errors are that the server does not use TLS, or that it starts TLS at another time.
+        """
         if not is_reachable(error) or not has_no_tls(error):
             return None
         server, settings = self._tried, self._settings

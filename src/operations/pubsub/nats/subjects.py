@@ -97,7 +97,8 @@ class Subjects:
 class Arrivals(dict[bytes, Arrival]):
     """A cache of the `Arrival` for each subject.
 
-    Its `sender` is the caller's name in the subject. The server's permissions have to ensure that it is the true name.
+    The `sender` is the caller's name in the subject. The server's permissions have to ensure that callers use only
+    their own names.
     """
 
     def __init__(self, prefix: str) -> None:

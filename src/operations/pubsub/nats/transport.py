@@ -139,7 +139,8 @@ class NatsTransport(ReconnectingTransport, Flushes, ReportsBacklog):
         self.replies = Replies(inbox)
         """The replies that this peer waits for.
 
-        Their subjects contain a secret: a peer that stores a message can make JetStream respond at any subject.
+        Their subjects contain a secret, because any peer that stores a message can make JetStream send its response to
+        any subject.
         """
         self._retiring: NatsConnection | None = None
         """The connection to a server that is about to shut down, while the transport moves to another one."""

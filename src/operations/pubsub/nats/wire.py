@@ -84,7 +84,7 @@ def status_of(headers: bytes) -> int | None:
 
 
 def header_of(headers: bytes, name: bytes) -> bytes:
-    """Return the value of a header that this library wrote; empty if it is missing."""
+    """Return the value of a header (`name: value`); empty if the header is missing."""
     _, found, rest = headers.partition(b"\r\n" + name + b": ")
     return rest.partition(CRLF)[0] if found else b""
 

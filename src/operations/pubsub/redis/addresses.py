@@ -49,7 +49,7 @@ class RedisAddress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_address(url: str) -> RedisAddress:
-    """Parse a Redis URL; raise a CallError with the expected form."""
+    """Parse a Redis URL; raise a CallError that states the expected form."""
     scheme, separator, rest = url.partition("://")
     if not separator:
         raise wrong_address(url, f"it is not a Redis URL: {_EXPECTED}")
@@ -99,7 +99,8 @@ def _number(text: str, url: str) -> int:
 class NamespaceKeys:
     """The keys of one namespace.
 
-    The braces keep them on the same server of a cluster, so that one script can use several of the keys.
+    All of them contain the namespace in braces, so that they are on the same server of a cluster and one script can use
+    several of them.
     """
 
     __slots__ = ("_start", "changes", "dead", "owners", "queue", "stored", "workers")
@@ -151,7 +152,7 @@ class RedisKeys:
         return channel
 
     def shared_key(self, key: str) -> bytes:
-        """Return the key of a value that all peers share; callers have no access to it."""
+        """Return the key of a value that all workers share; callers need no access to it."""
         return f"{self._prefix}:once:{key}".encode()
 
     @property

@@ -64,7 +64,7 @@ class ConnectionEpoch:
 
     @property
     def is_active(self) -> bool:
-        """Whether all servers are connected."""
+        """Whether the epoch has not ended: no connection was lost or closed."""
         return not self.ended.done()
 
     @property

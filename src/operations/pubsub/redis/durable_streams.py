@@ -232,7 +232,7 @@ class DurableStreamReader:
         self._ask()
 
     def stop(self) -> None:
-        """Stop reading; this worker keeps the requests that it holds until they are settled."""
+        """Stop reading; this worker keeps the requests that it holds until they are handled or released."""
         self._stopped = True
         if self._epoch is not None and self._connection is not None and self._asked:
             self._epoch.unblock(self._connection)
@@ -264,9 +264,10 @@ class DurableStreamReader:
     def settle(
         self, delivery: RedisDelivery, script: Script, keys: Iterable[bytes] = (), arguments: Iterable[bytes] = ()
     ) -> None:
-        """Settle a request with a script, whose first key is the stream, and whose first argument the request's id.
+        """End the hold on a request, with a script that deletes, releases or dead-letters the request.
 
-        Without a connection the server is not notified and delivers the request again.
+        The first key of the script is the stream, and the first argument is the request's id. Without a connection, the
+        server is not notified and delivers the request again.
         """
         held = self._held.pop(delivery.id, None)
         if held is None:
@@ -429,7 +430,10 @@ class RedisDelivery:
         self._reader.settle(self, RELEASE, keys, arguments)
 
     def dead_letter(self, reason: str, record: Record | None = None) -> None:
-        """Move the message to the dead letters, with the reason; `record`, if given, is stored as the dead letter."""
+        """Move the message to the dead letters, with the reason.
+
+        If `record` is given, store it as the dead letter instead of the message.
+        """
         letter, keys = (self.message, reason.encode()), self._reader.keys
         if record is None:
             self._reader.settle(self, DEAD_LETTER, (keys.dead,), letter)

@@ -187,7 +187,10 @@ class RedisRecords(KeepsRecords):
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def read_record(self, address: str, key: str) -> tuple[bytes, bytes] | None:
-        """Return the value and body of a record, read with the other records of this iteration of the loop."""
+        """Return the value and body of a record; None if there is no record.
+
+        All reads of one iteration of the event loop are sent together.
+        """
         loop = asyncio.get_running_loop()
         reads = self._reads.get(address)
         if reads is None or len(reads) >= _BODIES_TOGETHER:
@@ -296,7 +299,10 @@ async def ask_script(
     *,
     refused: ErrorCode = ErrorCode.UNAVAILABLE,
 ) -> Reply:
-    """Run a script and return its reply; raise `UNAVAILABLE` if it fails, the code `refused` if it is not allowed."""
+    """Run a script and return its reply; raise a CallError if that fails.
+
+    Its code is `refused` if this user may not run the script, otherwise `UNAVAILABLE`.
+    """
     reply = ReplyError("there is no connection to Redis") if epoch is None else await epoch.ask(script, keys, arguments)
     if isinstance(reply, ReplyError):
         code = refused if is_refusal(reply) else ErrorCode.UNAVAILABLE

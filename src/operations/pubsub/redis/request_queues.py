@@ -49,7 +49,7 @@ REGISTER = Script(
 class RequestQueues:
     """The queues from which this peer takes requests.
 
-    They are kept when the connection is lost, and joined again on the next one.
+    When the connection is lost, the list of queues is kept, and the queues are joined again with the next connection.
     """
 
     def __init__(self, bus: RedisBus) -> None:

@@ -119,7 +119,10 @@ class RedisServers:
                 raise CallError(ErrorCode.UNAVAILABLE, message, {"executed": "no", "reason": UNSUPPORTED}) from None
 
     async def diagnose(self, error: Exception) -> CallError | None:
-        """Return the permanent error behind a failed connection: TLS is expected but not used, or the reverse."""
+        """Return the permanent error behind a failed connection; None if there is no such error.
+
+        The permanent errors are that TLS is expected but not used, or the reverse.
+        """
         if not is_reachable(error) or isinstance(error.__cause__ or error, ReplyError):
             return None
         for host, port in ((node.host, node.port) for node in self._address.nodes if node.port):

@@ -114,7 +114,7 @@ class RedisTransport(ReconnectingTransport, Flushes, ReportsBacklog):
         """By address: whether there was only one worker when a message was last sent."""
         self._reading = False
         self._was_empty = False
-        """Whether the write buffer was empty at the last `begin_reading`: later messages are responses."""
+        """Whether the write buffer was empty at the last `begin_reading`; if so, later messages are responses."""
         self._is_quick = False
         """Whether the buffered messages are immediate responses to received ones."""
         self._scheduled = False
@@ -190,7 +190,7 @@ class RedisTransport(ReconnectingTransport, Flushes, ReportsBacklog):
         if epoch is None or not self._unsent:
             return
         if self._unsettled and epoch.topology.is_cluster:
-            return  # other servers get messages only after the first one has confirmed
+            return  # pending subscriptions and registrations have to be confirmed first
         unsent, self._unsent = self._unsent, {}
         for address, sent in unsent.items():
             if address.startswith("work."):
@@ -217,7 +217,7 @@ class RedisTransport(ReconnectingTransport, Flushes, ReportsBacklog):
         if self._has_one_worker.get(address, False):
             elements = batches(requests, _BATCH_BYTES)
         else:
-            # Each of several waiting workers is woken for more than one request.
+            # Each element wakes one of several workers, and should therefore have more than one request.
             cut = shares(requests, _BATCH_BYTES, quick=self._sizing.is_quick)
             elements = [join(requests[share]) for share in cut]
         arguments = [QUEUE_MILLISECONDS, *elements]
