@@ -1,4 +1,4 @@
-"""The call protocol: calls operations in process or across a bus; every call ends exactly once."""
+"""The call protocol, with which operations are called in process or across a bus. Every call ends exactly once."""
 
 from operations.calls.caller import PendingRequestMap
 from operations.calls.codec import read_event

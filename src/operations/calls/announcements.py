@@ -38,7 +38,7 @@ from operations.wire import encode_json
 T = TypeVar("T")
 _log = logging.getLogger("operations")
 _ACKNOWLEDGED_WITHIN = 2.0
-"""Seconds for which a worker that leaves waits for the hub's confirmation."""
+"""Longest time in seconds for which a worker waits for the hub's confirmation when it leaves."""
 _ANSWER_SECONDS = 0.05
 """Share of each second that may be spent on announcements to single peers that request one.
 
@@ -82,7 +82,7 @@ class Announcer:
         self._answer_seconds = 0.0
         """Seconds spent on announcements to single peers since the timer `_answer_timer` started."""
         self._is_answer_due = False
-        """Whether a peer got no announcement because `_answer_seconds` exceeds its limit."""
+        """Whether a peer got no announcement because `_answer_seconds` exceeds `_ANSWER_SECONDS`."""
         self._stop_listening = endpoint.listen(ASKS)
         endpoint.notice_handlers.append(self._notice)
         # Announce before pending calls are sent again: until it has the announcement, a hub lets this peer call without

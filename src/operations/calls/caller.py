@@ -99,13 +99,13 @@ class PendingRequestMap:
     ) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
         """Call an operation and return its envelope, or raise a CallError.
 
-        `operation` is an id or an Operation. For an Operation, `data` is converted to its Python return type. The call
-        ends at the latest after `timeout` seconds or at `deadline` (epoch ms); without both, after the default timeout
-        of this PendingRequestMap. `retry` sends the request again if the connection or the worker is lost: use it for
-        queries, never for operations that change something. If no worker is connected, the call fails immediately; with
-        `wait`, it waits for a worker. `durable` stores the request, so that it runs at least once, even if a worker or
-        the caller is lost. `as_worker` calls with this process's own rights, outside any request. `progress` is called
-        with the progress that the handler reports.
+        `operation` is an id or an Operation. For an Operation, the `data` of the envelope is converted to the
+        operation's Python return type. The call ends at the latest after `timeout` seconds or at `deadline` (epoch ms);
+        without both, after the default timeout of this PendingRequestMap. `retry` sends the request again if the
+        connection or the worker is lost: use it for queries, never for operations that change something. If no worker
+        is connected, the call fails immediately; with `wait`, it waits for a worker. `durable` stores the request, so
+        that it runs at least once, even if a worker or the caller is lost. `as_worker` calls with this process's own
+        rights, outside any request. `progress` is called with the progress that the handler reports.
         """
         operation_id = _require_id(operation)
         if identity is not None:
@@ -442,7 +442,7 @@ def _require_id(operation: object) -> str:
 
 
 def _earliest(deadline: float | None, timeout: float | None) -> int | None:
-    """Return the deadline of a call in epoch ms: `deadline` or the end of `timeout`, the earlier; None without both."""
+    """Return the earlier of `deadline` and the end of `timeout`, in epoch ms; None without both."""
     until = None
     if timeout is not None:
         check_seconds(timeout=timeout)

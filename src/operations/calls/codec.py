@@ -145,7 +145,7 @@ class Codec:
             return self.decode_any(message)
 
     def decode_large(self, message: bytes) -> Event:
-        """Decode a large message without its input or output.
+        """Decode a large message, except its input or output.
 
         Raise ValueError if the metadata and identity of a request have more than `LARGE_MESSAGE` bytes.
         """
@@ -171,7 +171,7 @@ class Codec:
         return msgspec.Raw(self._encode_value(value))
 
     def read(self, value: Any) -> Any:
-        """Decode a value that is a part of an event; return None if it was left out."""
+        """Decode a value that is a part of an event; return None if the value was left out."""
         if type(value) is not msgspec.Raw:
             return value
         return None if value is NULL else self._decode_value(bytes(value))
@@ -342,7 +342,8 @@ def _write_details(details: Any, codec: Codec) -> msgspec.Raw:
             plain = jsonable(value)
             codec.raw(plain)
             kept[writable(str(name))] = plain
-    _log.warning("the details of an error cannot be encoded: only %s are sent", sorted(kept) or "none")
+    sent = f"only {sorted(kept)} are sent" if kept else "they are not sent"
+    _log.warning("the details of an error cannot be encoded: %s", sent)
     return codec.raw(kept) if kept else NULL
 
 

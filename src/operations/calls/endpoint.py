@@ -1,4 +1,4 @@
-"""Endpoint: the call protocol on one transport. It decodes each message once and passes it to its receiver."""
+"""Endpoint: the call protocol on one transport. An endpoint decodes each message once and passes it to its receiver."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _MAX_ENDED = 2_000
 _LONGEST_MESSAGE = 10_000
 """Number of characters of an error's message that are sent if the whole error exceeds the maximum payload."""
 RECONNECTED_WITHIN = 3.0
-"""Seconds after a reconnect by which the other peers are expected to be connected again."""
+"""Seconds after a reconnect within which the other peers are expected to reconnect, too."""
 _REQUESTS: frozenset[type[Event]] = frozenset({CallRequested, PLAIN_REQUEST, LARGE_REQUEST})
 _RESPONSES: frozenset[type[Event]] = frozenset({CallResponded, PLAIN_RESPONSE})
 _EXPECTED: dict[str, frozenset[type[Event]]] = {

@@ -375,7 +375,7 @@ _REQUESTED = {
     "input": {},
     "parentRequestId": _TEXT,
     "deadline": {"type": "integer", "description": "epoch milliseconds"},
-    "idleTimeout": {"type": "integer", "description": "milliseconds a stream may be silent"},
+    "idleTimeout": {"type": "integer", "description": "longest time between two items, in milliseconds"},
     "identity": _IDENTITY,
     "metadata": {"type": "object"},
     "sentAt": _INTEGER,
@@ -384,7 +384,7 @@ _REQUESTED = {
     "notAfter": {"type": "integer", "description": "epoch milliseconds after which a stored request is not run"},
     "job": {
         "type": "object",
-        "description": "the outcome is kept instead of sent to the caller",
+        "description": "the outcome is stored and not sent to the caller",
         "properties": {"key": _TEXT, "keep": {"type": "integer", "description": "milliseconds"}, "owner": _TEXT},
         "required": ["key", "keep"],
     },

@@ -13,7 +13,7 @@ _MOST_BYTES = 256 << 20
 _REQUEST_BYTES = 2_048
 """Bytes of memory of a request without its input and metadata."""
 _CONTAINER_BYTES, _ITEM_BYTES, _PROPERTY_BYTES = 64, 32, 128
-"""Bytes of memory of an empty list or dict, of each item, and of each property; strings are added."""
+"""Bytes of memory of an empty list or dict, of each item, and of each property. The lengths of strings are added."""
 Holder = tuple[bool, str | None]
 """A caller whose requests are counted: whether the caller has an identity, and the name of the identity or sender."""
 NO_HOLDER: Holder = False, None
@@ -24,7 +24,7 @@ class HeldRequests:
 
     def __init__(self) -> None:
         self.sizes: Counter[Holder] = Counter()
-        """The bytes of memory of each caller that has such requests."""
+        """The bytes of memory of these requests, by caller."""
 
     def is_full(self, holder: Holder) -> bool:
         """Return whether a caller's further requests are refused."""

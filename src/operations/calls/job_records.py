@@ -182,7 +182,7 @@ def new_dead_letter_key() -> str:
 
 
 def largest_body(max_payload: int | None) -> int:
-    """Return the largest size of a result, or of a request, that a record keeps on a transport."""
+    """Return the largest size of a result or request that a record can hold on a transport with this `max_payload`."""
     return MAX_RESULT_BYTES if max_payload is None else min(MAX_RESULT_BYTES, max_payload - _VALUE_BYTES)
 
 

@@ -1,7 +1,7 @@
 """Replay protection: each worker accepts a signed request at most once.
 
-Each worker keeps the ids of the signed requests that it received recently. For mutations and stored requests, all
-workers also share a record of these ids, so that only one worker accepts them: the shared record of signed requests.
+Each worker keeps the ids of the signed requests that it received recently. All workers also share the record of signed
+requests. It has the ids of mutations and stored requests, so that only one worker accepts each of them.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def replay_problem(event: CallRequested, *, stored: bool) -> str:
 
 
 class RecordedDelivery:
-    """A delivery whose request is in the shared record; `release` also removes the request from that record.
+    """A delivery whose `release` also removes the request from the shared record of signed requests.
 
     All other members are those of the inner delivery.
     """

@@ -320,7 +320,7 @@ class Reply(msgspec.Struct, eq=False):
         """Check and complete a stored request before it is dispatched."""
 
     def note_recorded(self) -> None:
-        """Note that the shared record has the request: other deliveries of it are copies."""
+        """Note that the shared record has the request, so that other deliveries of the request are copies."""
 
     def register(self) -> None:
         """Register the call, so that its caller can control it."""

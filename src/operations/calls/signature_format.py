@@ -35,7 +35,7 @@ class RootRequest(NamedTuple):
 
 
 class SignedRequest(NamedTuple):
-    """The parts of a signed request, not verified."""
+    """The parts of a signed request before verification."""
 
     kind: int
     token: bytes

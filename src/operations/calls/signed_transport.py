@@ -188,7 +188,7 @@ class SignedTransport(_SigningTransport):
         return super().take(address, check, limit=limit)
 
     def rotate(self, secret: SigningSecret) -> None:
-        """Replace the secret; requests signed with the old secret are valid while `secret` accepts it."""
+        """Replace the secret; requests signed with the old secret stay valid if `secret` accepts the old one."""
         if self._secret is None:
             raise ValueError("a caller has no secret to rotate: pass a function as session= to replace its session")
         self._secret = secret

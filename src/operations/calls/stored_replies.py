@@ -1,4 +1,4 @@
-"""Responses to stored requests: acknowledges the request of a durable call, and stores the outcome of a job."""
+"""Responses to stored requests: a durable call is acknowledged after its response; the outcome of a job is stored."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class RecentResponses:
             self._drop()
 
     def close(self) -> None:
-        """Stop sending responses again."""
+        """Send no more responses a second time."""
         if self._unwatch is not None:
             self._unwatch()
         if self._timer is not None:
@@ -175,7 +175,7 @@ Start = Callable[[CallRequested, Codec, StoredRequest], None]
 
 
 class StoredRequests:
-    """The stored requests of one worker: decodes each request and starts it, unless it is a duplicate."""
+    """The stored requests of one worker. Each request is decoded and started, unless it is a duplicate."""
 
     def __init__(self, endpoint: Endpoint, start: Start) -> None:
         self._endpoint = endpoint
@@ -248,7 +248,7 @@ class StoredRequests:
             stored.give_back()
 
     def close(self) -> None:
-        """Stop sending responses again."""
+        """Send no more responses a second time."""
         self.responses.close()
 
     def _dead_letter_signed(self, message: bytes, delivery: Delivery) -> None:

@@ -115,7 +115,10 @@ class MemoryJobStore:
         return job_id
 
     def _check_limits(self, owner: str | None) -> None:
-        """Raise an error if the owner has too many jobs or stored bytes; the program only has the limit `jobs`."""
+        """Raise an error if the owner has too many jobs or stored bytes.
+
+        Only the limit `jobs` applies to jobs of the program itself.
+        """
         limits = self._limits
         if self._counts[owner] >= limits.jobs:
             raise too_many_jobs(limits.jobs, "stored jobs")

@@ -186,7 +186,7 @@ class Jobs:
     ) -> Statuses:
         """Return at most `limit` of the jobs that the caller may see, the newest first.
 
-        Only the newest 10,000 jobs are searched for those with one of `states` and with `operation_id`.
+        `states` and `operation_id` select among the newest 10,000 jobs.
         """
         if self._owner == "" and not self._sees_all:
             return []

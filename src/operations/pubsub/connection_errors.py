@@ -1,7 +1,7 @@
 """Errors of connecting to a server: which of them are permanent, and whether TLS is the cause.
 
-After a failed connection, the server is connected to again to find the cause, and no secrets are sent. The server gets
-a TLS handshake that accepts any certificate and is then aborted, or a request to which every server of its kind
+After a failed connection, this module connects to the server again to find the cause, and sends no secrets. The server
+gets a TLS handshake that accepts any certificate and is then aborted, or a request to which every server of its kind
 responds.
 """
 
@@ -65,7 +65,7 @@ def is_reachable(error: Exception) -> bool:
 
 
 def has_no_tls(error: Exception) -> bool:
-    """Whether a TLS handshake may have failed because the server has no TLS; a TLS alert shows that it has."""
+    """Whether a TLS handshake may have failed because the server does not use TLS; False after a TLS alert."""
     cause = error.__cause__ or error
     return not isinstance(cause, ssl.SSLError) or cause.reason in _NOT_TLS
 

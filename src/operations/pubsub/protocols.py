@@ -209,7 +209,7 @@ class Delivery(Protocol):
 
         If `record` is given, it is stored as the dead letter instead of the message, and it replaces the record that
         was stored with the message. If there was no record, the new one is added, unless its owner already has `most`
-        records: then the message is moved.
+        records. In that case the message is moved.
         """
 
 
@@ -310,7 +310,10 @@ class InRouterProcess(Protocol):
         """Return the id that the caller of a running request gave to it; None if the router does not have the call."""
 
     def respond(self, request_id: str, message: bytes) -> None:
-        """Send the response of a running request, written for its caller, and end the call; never raise."""
+        """Send the response to a running request, and end the call; never raise.
+
+        `message` already has the caller's request id.
+        """
 
 
 @runtime_checkable

@@ -89,7 +89,7 @@ async def connect(
 async def diagnose(url: str, error: Exception) -> CallError | None:
     """Return the error for an address whose scheme does not match the server; None if the scheme matches.
 
-    The server uses TLS but the scheme is `ws`, or the server does not use TLS but the scheme is `wss`.
+    The scheme does not match if it is `ws` and the server uses TLS, or if it is `wss` and the server does not use TLS.
     """
     details = error.details if isinstance(error, CallError) and isinstance(error.details, dict) else {}
     if not is_reachable(error) or details.get("status", _BAD_REQUEST) not in (0, _BAD_REQUEST):

@@ -1,4 +1,4 @@
-"""RouteObserver: the interface that a hub notifies of routed calls. Functions read the fields that observers need."""
+"""RouteObserver: the interface that a hub notifies of routed calls; and functions that read fields for observers."""
 
 from __future__ import annotations
 

@@ -350,7 +350,7 @@ class HubConnection:
         self.joined = False
 
     def abort(self, reason: str) -> None:
-        """Abort the link; the session's operations are removed before this returns."""
+        """Abort the link; the session's operations are removed before this method returns."""
         if self._link is not None:
             self._link.abort(reason)
             self.closed(self._link, reason)
@@ -431,7 +431,7 @@ class HubTransport:
         return lambda: None
 
     def optional(self, kind: type[Part]) -> Part | None:
-        """Return this transport for `InRouterProcess`; it has no other optional part."""
+        """Return this transport for `InRouterProcess`, and None for any other part."""
         return self if kind is InRouterProcess and isinstance(self, kind) else None
 
     def accept(self, receive: Callable[[EventHeader, Codec, Arrival], None]) -> None:
@@ -440,12 +440,12 @@ class HubTransport:
         self._update()
 
     def caller_id(self, request_id: str) -> str | None:
-        """Return the id that the caller of a running request gave to it."""
+        """Return the id that the caller of a running request gave to it; None if no such request runs."""
         call = self._session.running.get(request_id)
         return None if call is None else call.caller_id
 
     def respond(self, request_id: str, message: bytes) -> None:
-        """Send the response of a running request, written for its caller, and end the call."""
+        """Send the response to a running request, and end the call; `message` already has the caller's request id."""
         self._router.respond(self._session.running[request_id], message)
 
     def _update(self) -> None:

@@ -50,11 +50,14 @@ requests of other callers wait for the unconfirmed ones.
 CONFIRM_SECONDS = 1.0
 """Seconds after which requests no longer count as unconfirmed: a worker may be slow, or may never confirm them."""
 _CREDIT_SECONDS = 0.02
-"""Interval in which the credit for a worker that reads slowly is collected."""
+"""Interval at which collected credit is sent to a worker that reads slowly."""
 _MOST_CREDIT = 1 << 30
 _MAX_CONVERTED = 4 << 20
 _MAX_CONVERTED_VALUES = 25_000
-"""Limits for converting a message to JSON: `_MAX_CONVERTED` bytes, and values, which take up to 1.5 µs each."""
+"""A message is converted to JSON if it has at most `_MAX_CONVERTED` bytes and this number of values.
+
+The conversion of a value takes up to 1.5 µs.
+"""
 _NAME = re.compile(r"[A-Za-z0-9_-]{16,64}")
 _MOST_NAMES = 1_000
 """Largest number of peer names that are kept for one identity."""
@@ -97,7 +100,7 @@ class HubSession:
         self.running: dict[str, RoutedCall] = {}
         """The calls that this peer runs, by the request ids that the hub made for it."""
         self.credit: dict[RoutedCall, tuple[int, int]] = {}
-        """The credit (items, bytes) that the hub holds back until this worker has read its other messages, by call."""
+        """By call: the credit (items, bytes) that the hub holds back until this worker has read its other messages."""
         self.grants = Grants()
         """The grants of the calls that this peer runs."""
         self.derivation = blake2b(os.urandom(16), digest_size=32)
@@ -112,7 +115,7 @@ class HubSession:
         self.queued: dict[str, CallerQueue] = {}
         """The queue of each waiting request of this peer, by the peer's own request ids."""
         self.encoded_identity: dict[str, msgspec.Raw] = {}
-        """The peer's own identity, encoded, by codec."""
+        """The peer's own identity, encoded, by the name of the codec."""
         self.count_request: Callable[[], None] | None = None
         """Counts a request of this peer, except nested calls; raises an error if a limit is exceeded."""
 

@@ -72,7 +72,7 @@ class Spoke(ReconnectingTransport):
         return self._link is not None
 
     def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
-        """Send a message to the hub, which routes it by its header. Without a connection, the message is dropped."""
+        """Send a message to the hub, which routes it by its header; without a connection, call `undelivered`."""
         link = self._link
         if link is None:
             self.unsent += 1

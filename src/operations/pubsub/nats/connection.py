@@ -174,7 +174,7 @@ class NatsConnectionOwner(Protocol):
 
 
 class NatsConnection(asyncio.Protocol):
-    """A connection to one server; `servers.open_connection` makes it."""
+    """A connection to one server; `NatsServers.connect` opens it."""
 
     def __init__(self, owner: NatsConnectionOwner, replies: Replies, sizing: BatchSizing) -> None:
         self.info = ServerInfo()
@@ -221,7 +221,8 @@ class NatsConnection(asyncio.Protocol):
     def beat(self) -> None:
         """Ping an idle server, and abort the connection if the server stays silent.
 
-        Seconds would also count the time in which this process was stopped or busy and read nothing.
+        Silence is counted in heartbeats, because seconds would also count time in which this process was stopped or
+        busy.
         """
         self._silent += 1
         if self._silent > SILENT_BEATS:

@@ -501,7 +501,7 @@ class NatsDelivery:
         self.dead_letter(reason)
 
     def _replace_record(self, record: Record, word: bytes) -> None:
-        """Replace the record and then settle the message."""
+        """Replace the record, and then acknowledge the message with `word`."""
         self._reader.queues.records.replace(f"queue.{self._reader.namespace}", record, self.settle_with(word))
 
     def settle_with(self, word: bytes) -> Callable[[JetStreamReply], None]:

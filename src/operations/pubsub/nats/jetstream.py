@@ -154,7 +154,7 @@ class JetStream:
     ) -> Stop:
         size, most = len(data) + len(headers) + _HEADER_BLOCK, self.max_payload
         if size > most:  # the server would close the connection
-            undelivered(DeliveryRefused(f"the message has {size:,} bytes; the server accepts {most:,}"))
+            undelivered(DeliveryRefused(f"the message has {size:,} bytes; the server accepts at most {most:,}"))
             return lambda: None
         reply, stop = self.client.replies.request(subject, received, undelivered)
         if not self.client.publish(publish(subject, data, reply, headers)):

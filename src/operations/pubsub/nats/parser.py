@@ -149,7 +149,7 @@ def handle_some(handling: Rest) -> Rest | None:
 
 
 class DuplicateFilter:
-    """Drops messages that arrive on both connections during a move to another server.
+    """Drops the second copy of a message that arrives on both connections during a move to another server.
 
     Equal messages are counted, because a sender may send the same message twice.
     """

@@ -164,7 +164,10 @@ class NatsRecords(KeepsRecords):
             raise CallError(ErrorCode.UNAVAILABLE, problem, {"executed": "unknown"})
 
     async def _reopen(self, address: str, record: Record) -> None:
-        """Replace the final value of a record, because its message is stored again; raise if the value is not final."""
+        """Replace the final value of a record, because its message is stored again.
+
+        Raise a CallError if the value of the record is not final.
+        """
         kept = await self.read(address, record.key)
         headers = _headers(record, self._link(record))
         if kept is None or not kept.is_final or not await self._write(address, record, kept.sequence, headers):

@@ -31,9 +31,9 @@ class Replies:
         self.written = 0
         """The value of `issued` when the connection last wrote: messages with a greater number were never written."""
         self.sent: dict[int, Sent] = {}
-        """The messages since the last PING."""
+        """The messages that were sent since the last PING."""
         self.pinged: dict[int, Sent] = {}
-        """The messages before a PING that the server has not answered."""
+        """The messages that were sent before a PING that the server has not answered."""
         self._requests: dict[int, tuple[bytes, Reply, Undelivered]] = {}
 
     def successor(self) -> Replies:

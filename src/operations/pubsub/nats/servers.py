@@ -1,4 +1,4 @@
-"""The servers of a NATS cluster, from the URL and from its announcements, and the opening of a connection."""
+"""The servers of a NATS cluster, which the URL names or a server announces; and connecting to them."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ class NatsTransport(ReconnectingTransport, Flushes, ReportsBacklog):
         return [group.decode().partition(".")[2] for group in groups]
 
     def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
-        """Publish to the listeners at `address`; with `undelivered`, the server reports if there are none."""
+        """Publish to the listeners at `address`; `undelivered` is called if there are none."""
         try:
             subject = self._addresses[address]
         except KeyError:
@@ -311,7 +311,7 @@ class NatsTransport(ReconnectingTransport, Flushes, ReportsBacklog):
             await self._connection.wait_closed()
 
     async def _pause(self, attempt: int) -> None:
-        """Wait once all servers were tried."""
+        """Wait if all servers were tried since the last wait."""
         rounds, rest = divmod(attempt, self._servers.size)
         if not rest:
             await super()._pause(rounds)
@@ -357,7 +357,7 @@ class NatsTransport(ReconnectingTransport, Flushes, ReportsBacklog):
         self.congestion_changed()
 
     async def _move(self, old: NatsConnection) -> None:
-        """Move to another server of the cluster, because this one is about to shut down."""
+        """Move to another server of the cluster, because the server of `old` is about to shut down."""
         _log.info("the NATS server is about to shut down: connecting to another one")
         attempt = 0
         try:

@@ -89,7 +89,7 @@ class RedisConnection(asyncio.Protocol):
         return not self._waiting
 
     def put(self, command: bytes, then: OnReply | None = None, *, again: bool = False) -> None:
-        """Add a command to the next write; with `again`, resend it if the connection is lost before its reply."""
+        """Add a command to the next write; with `again`, `take_unanswered` returns it if the connection is lost."""
         self._unwritten.append(command)
         self._waiting.append((then, command if again else None))
 
