@@ -206,7 +206,7 @@ class Codec:
             payload.input = input if is_writable(input, self._scalars) else self._mark(input)
             return self.encode(event)
         except _UNWRITABLE:
-            payload.input = self.raw(input)  # or raise the error that explains what cannot be encoded
+            payload.input = self.raw(input)  # raises an error that names what cannot be encoded
             return self.encode_wide(event)
 
     def encode_wide(self, event: CallRequested) -> bytes:

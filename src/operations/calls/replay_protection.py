@@ -71,7 +71,7 @@ class SeenRequests:
 
     def _count(self, sender: str, until: int, operation_id: str) -> None:
         if self._counts[sender] >= _MOST_IDS:
-            raise unavailable(operation_id, "too many requests of this caller before their deadlines", "no")
+            raise unavailable(operation_id, "this caller has too many unexpired signed requests", "no")
         self._counts[sender] += 1
         self._senders.setdefault(until, Counter())[sender] += 1
 

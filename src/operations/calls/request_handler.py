@@ -217,7 +217,7 @@ class RequestHandler:
             reply.refuse(unavailable(request.operation_id, "the worker is shutting down", "no"))
             raise
         finally:
-            if reply.request is None:  # it ended, will not run, or has not suspended yet
+            if reply.request is None:  # the request ended, will not run, or has not suspended yet
                 reply.unhold()
 
     def _read(self, event: CallRequested, codec: Codec) -> Request:

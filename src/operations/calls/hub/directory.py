@@ -350,7 +350,7 @@ def _read_operations(
             rejected[operation_id] = f"the announcement does not list the namespace {named.namespace!r}"
             continue
         data = codec.read(raw)
-        description = encode_json(data)  # other sessions get it as JSON
+        description = encode_json(data)  # other sessions get the spec as JSON
         try:
             spec = OperationSpec.from_dict(data)
         except CallError as error:

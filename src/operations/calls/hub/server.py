@@ -200,7 +200,7 @@ class Hub:
             reason = f"too many connections: a token may have {_MOST_CONNECTIONS}"
             raise CallError(ErrorCode.UNAVAILABLE, reason)
         name = f"s{next(self._numbers)}"
-        # Workers queue calls without an identity by the first part of the session's name.
+        # A worker has one queue for all calls without an identity whose session names begin with the same digest.
         session = HubSession(f"{digest.hex()}.{name}" if anonymous else name, principal, lambda message: None)
         if anonymous:
             session.caller = None

@@ -219,7 +219,7 @@ class QueueReader:
             count += 1
             now = time.perf_counter()
             if now - flushed > _FLUSH_SECONDS:
-                # The response of a slow handler does not wait for the next ones.
+                # The response of a slow handler does not wait for the next requests.
                 self._bus.write()
                 flushed = now
                 if now - begun > _LONGEST_TURN:
