@@ -103,7 +103,7 @@ class PendingRequest(Protocol):
         """Handle an error."""
 
     def accepted(self, worker: str) -> None:
-        """Note which worker runs the request."""
+        """Store the id of the worker that runs the request."""
 
     def lost(self, reason: str) -> None:
         """Handle the loss of the connection."""

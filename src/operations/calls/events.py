@@ -1,11 +1,16 @@
 """Events of the call protocol: a header for routing, and a payload that a hub forwards without decoding it.
 
 On the wire an event is `{"v": 1, "type", "id", "to", "payload"}`. `id` is the request id, and `to` is the operation id
-or the receiving peer. A request may also have `identity` (set by the hub that authenticated the caller), `stream`
-(several responses are expected), `parent` (the id of the request that it is nested in, for traces only), `grant` (the
-right to call as the caller of that request), `deadline` (a copy of the deadline in the payload, for the hub) and
-`asWorker` (the worker calls with its own rights). An announcement has the `namespaces` of its operations. Unknown
-fields are ignored.
+or the receiving peer. An announcement also has the `namespaces` of its operations. Unknown fields are ignored.
+
+A request may also have these fields:
+
+- `identity`: the caller, as the hub has authenticated it
+- `stream`: several responses are expected
+- `parent`: the id of the request that this request is nested in, for traces only
+- `grant`: the right to call as the caller of the request that this request is nested in
+- `deadline`: a copy of the deadline in the payload, for the hub
+- `asWorker`: the worker calls with its own rights
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ class PendingCall(msgspec.Struct, eq=False):
         return limit is None or len(self.message) <= limit
 
     def accepted(self, worker: str) -> None:
-        """Note which worker runs the call: control messages go to that worker only."""
+        """Store the worker that runs the call: control messages go to that worker only."""
         self.worker = worker
 
     def lost(self, reason: str) -> None:

@@ -159,7 +159,7 @@ class StreamReader:
             self._finish(error)
 
     def accepted(self, worker: str) -> None:
-        """Note which worker runs the stream: control messages go to that worker only."""
+        """Store the worker that runs the stream: control messages go to that worker only."""
         self.worker = worker
 
     def lost(self, reason: str) -> None:

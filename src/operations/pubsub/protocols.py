@@ -75,8 +75,12 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     max_payload: int | None = None
     """The largest message in bytes."""
     identity: Literal["caller", "hub", "none"]
-    """Who states the identity of a caller: the caller itself (if only trusted code reaches the transport), the hub that
-    authenticated the caller, or no one, so that only a signature proves the identity."""
+    """Who states the identity of a caller.
+
+    - `caller`: the caller itself, because only trusted code reaches the transport
+    - `hub`: the hub that authenticated the caller
+    - `none`: no one, so that only a signature proves the identity
+    """
     claims_identity: bool = False
     """Whether a caller on this transport may set the identity of its calls."""
     addresses_operations: bool = False
@@ -207,9 +211,9 @@ class Delivery(Protocol):
     def dead_letter(self, reason: str, record: Record | None = None) -> None:
         """Move the message to the dead letters; it is not delivered again.
 
-        If `record` is given, it is stored as the dead letter instead of the message, and it replaces the record that
-        was stored with the message. If there was no record, the new one is added, unless its owner already has `most`
-        records. In that case the message is moved.
+        If `record` is given, it is stored as the dead letter instead of the message. It replaces the record that was
+        stored with the message. If there was none, the record is added, unless its owner already has `most` records. In
+        that case the message is moved.
         """
 
 

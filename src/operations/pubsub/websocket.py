@@ -325,11 +325,11 @@ class WebSocketLink(picows.WSListener):
                 self._reader.release()
 
     def pause_writing(self) -> None:
-        """Note that the peer is slow; called by picows once the socket's write buffer is full."""
+        """Mark the peer as slow; called by picows once the socket's write buffer is full."""
         self.is_slow = True
 
     def resume_writing(self) -> None:
-        """Note that the peer is no longer slow; called by picows once the peer has read most of the unsent data."""
+        """Mark the peer as no longer slow; called by picows once the peer has read most of the unsent data."""
         self.is_slow = False
         if self._pong is not None and not self._is_flush_scheduled:
             self._schedule_flush()

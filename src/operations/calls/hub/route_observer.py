@@ -41,19 +41,19 @@ class RouteObserver:
     def began(
         self, call: RoutedCall, identity: Identity | None, parent: str | None, header: EventHeader, codec: Codec
     ) -> None:
-        """Note a call that was sent to a worker; `parent` is the id that `parent_of` returns for the call."""
+        """Handle a call that was sent to a worker; `parent` is the id that `parent_of` returns for the call."""
 
     def item(self, call: RoutedCall) -> None:
-        """Note an item of a stream."""
+        """Handle an item of a stream."""
 
     def ended(self, call: RoutedCall, code: str) -> None:
-        """Note how a call ended: `ok`, or the code of its error."""
+        """Handle the end of a call; `code` is `ok`, or the code of its error."""
 
     def refused(self, session: HubSession, request_id: str, operation_id: str, code: str) -> None:
-        """Note a refused request; `operation_id` may be an id that no worker has registered."""
+        """Handle a refused request; `operation_id` may be an id that no worker has registered."""
 
     def left(self, session: HubSession, reason: str) -> None:
-        """Note a session that is removed."""
+        """Handle the removal of a session."""
 
 
 def read_trace(header: EventHeader, codec: Codec) -> str | None:

@@ -305,7 +305,7 @@ class SlowReaderCheck:
         """Number of unsent bytes when the timer was started, plus bytes written since."""
 
     def wrote(self, size: int) -> None:
-        """Note that `size` bytes were written for a slow peer."""
+        """Count `size` bytes that were written for a slow peer."""
         if self._timer is not None:
             self._unread += size
         elif self._link.unsent_bytes > _SLOW_UNSENT:

@@ -99,7 +99,7 @@ def _number(text: str, url: str) -> int:
 class NamespaceKeys:
     """The keys of one namespace.
 
-    All of them contain the namespace in braces, so that they are on the same server of a cluster and one script can use
+    All of them contain the namespace in braces. They are therefore on one server of a cluster, and one script can use
     several of them.
     """
 

@@ -294,7 +294,7 @@ class DurableStreamReader:
             epoch.flush_soon()
 
     def weigh(self, delivery: RedisDelivery, memory: int) -> None:
-        """Note how much memory a request takes."""
+        """Store how much memory a request takes."""
         if self._held.get(delivery.id) is delivery:
             self._memory += memory - delivery.memory
             delivery.memory = memory

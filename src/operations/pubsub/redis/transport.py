@@ -285,7 +285,7 @@ class RedisTransport(ReconnectingTransport, Flushes, ReportsBacklog):
         self._was_empty = not self._unsent
 
     def worked(self, *, quickly: bool) -> None:
-        """Note whether the requests that this worker took were handled quickly."""
+        """Store whether the requests that this worker took were handled quickly."""
         self._is_quick = quickly and self._was_empty
 
     def end_reading(self) -> None:
