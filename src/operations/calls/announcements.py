@@ -189,7 +189,7 @@ class Announcer:
             self._send_operations(WORKERS)
 
     def _expand(self, refused: Mapping[str, str]) -> dict[str, str]:
-        """Return the reasons for rejections by operation id; `refused` has them by namespace, as the hub sends them."""
+        """Return the reasons for rejections by operation id, from the reasons by namespace that the hub sent."""
         return {
             operation.id: reason
             for name, reason in refused.items()

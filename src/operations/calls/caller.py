@@ -49,7 +49,7 @@ class PendingRequestMap:
     """The caller's side of the call protocol on one transport.
 
     `call` and `subscribe` send requests. `respond`, `complete`, `emit_error` and `abort` respond to requests, for code
-    that serves them without a CallHandler. Requests are encoded in the transport's preferred format, or in `codec`.
+    that serves requests without a CallHandler. Requests are encoded in the transport's preferred format, or in `codec`.
 
     A call that a handler makes has the identity of the caller of the handler's request. A worker can call with its own
     rights only outside any request: pass `as_worker=True`.

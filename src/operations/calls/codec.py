@@ -86,8 +86,8 @@ _PlainEvent = _PlainCallRequested | _PlainCallResponded
 PLAIN_RESPONSE, PLAIN_REQUEST, LARGE_REQUEST = _PlainCallResponded, _PlainCallRequested, _LargeCallRequested
 """Types of decoded events.
 
-Most responses and requests have the first two types: the value inside is decoded in the same step. Large requests have
-the third.
+Most responses have the first type, and most requests the second: the value in the event is decoded together with the
+event. Large requests have the third type.
 """
 _LARGE_EVENTS = (_LargeCallRequested, *(kind for kind in Event.__args__ if kind is not CallRequested))
 _MARKER, _ESCAPE = JSON_MARKERS
@@ -283,7 +283,7 @@ def codec_of(message: bytes) -> Codec:
 
 
 def part_reader(kind: type[T]) -> Callable[[msgspec.Raw, Codec], T]:
-    """Return a function that decodes a part of an event as `kind`; it raises an exception of `UNREADABLE`."""
+    """Return a function that decodes a part of an event as `kind`, and which may raise an exception of `UNREADABLE`."""
     decode = {
         JSON.name: msgspec.json.Decoder(kind).decode,
         MSGPACK.name: msgspec.msgpack.Decoder(kind, ext_hook=read_extension).decode,

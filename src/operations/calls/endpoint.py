@@ -118,7 +118,7 @@ class RunningRequest(Protocol):
     id: str
     """The request id."""
     credits: int
-    """The number of the last accepted credit message; used if other peers also receive control messages."""
+    """The number of the last accepted credit message; used where other peers also receive control messages."""
 
     def abort(self, reason: str) -> None:
         """Cancel the request."""

@@ -44,7 +44,7 @@ class HeldRequests:
 
 
 def holder_of(identity: Identity | None, sender: str | None) -> Holder:
-    """Return the caller for which a request counts.
+    """Return the caller to whose memory a request is added.
 
     Without an identity, this is the sender that the broker names. All peers that the broker does not name count as one
     caller, because each of them can use any number of names.

@@ -14,7 +14,7 @@ from operations.pubsub import Stop
 LOST_AFTER = 3
 """Number of missing heartbeats after which a worker counts as lost."""
 _ALIVE_WITHIN = 1.5
-"""Number of heartbeat intervals after a worker's message in which repeated requests may be sent to the worker."""
+"""A repeated request is sent directly to workers whose last message arrived within this many heartbeat intervals."""
 
 
 class LivenessMonitor:

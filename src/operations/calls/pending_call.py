@@ -193,7 +193,7 @@ class PendingCall(msgspec.Struct, eq=False):
 
     @property
     def _is_held_back(self) -> bool:
-        """Whether no worker has received the request yet and it will be sent again."""
+        """Whether the request will be sent again, and no worker has received it yet."""
         return self.timer is not None and not self._risked
 
     def _resend_later(self) -> None:

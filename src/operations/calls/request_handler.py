@@ -298,7 +298,7 @@ class Reply(msgspec.Struct, eq=False):
     operation_id: str
     codec: Codec
     sender: str | None = None
-    """The name of the sender, where the broker states it."""
+    """The name of the sender, if the broker states it."""
     request: Request | None = None
     """The call while it runs; None before and afterwards."""
     since: float = 0.0

@@ -81,7 +81,7 @@ class RecentResponses:
         self._size -= len(self._kept.popleft()[2])
 
     def _prune(self) -> None:
-        """Drop the responses that count as received (`_IN_FLIGHT_SECONDS`), unless the connection is lost."""
+        """Drop the responses that are older than `_IN_FLIGHT_SECONDS`, unless the connection is lost."""
         oldest = asyncio.get_running_loop().time() - _IN_FLIGHT_SECONDS
         while not self._is_lost and self._kept and self._kept[0][0] < oldest:
             self._drop()

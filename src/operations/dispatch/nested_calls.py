@@ -59,7 +59,7 @@ class DispatchRegistry(OperationLookup, Protocol):
 
 
 class RemoteCalls(Protocol):
-    """Interface to call operations that this registry does not have, on other workers."""
+    """Interface to call operations of other workers, which this registry does not have."""
 
     def call_for(
         self, context: OperationContext, operation_id: str, input: Any

@@ -54,7 +54,7 @@ _MOST_UNREAD_WITHOUT_RIGHTS = 8 << 20
 _MOST_CLAIMED = 4096
 """Largest size of a claimed identity that is decoded."""
 _MOST_CONTROL = 4096
-"""Largest payload of an abort or credit message that is forwarded; a larger one is replaced by a minimal one."""
+"""Largest payload of an abort or credit message that is forwarded; a larger one is reduced to the request id."""
 _MOST_REJECTED = 4 << 20
 """Largest unreadable message that is searched for its id."""
 _ENDED_KEPT = 10_000
@@ -382,7 +382,7 @@ class Router:
             raise unavailable(operation_id, "the worker reads its requests too slowly", "no")
 
     def _answer(self, session: HubSession, header: EventHeader, codec: Codec) -> None:
-        """Send a response to its caller; the last one ends the call."""
+        """Send a response to its caller; the last response ends the call."""
         call = session.running.get(header.id)
         if call is None:
             self._note_unexpected(session, header.id)

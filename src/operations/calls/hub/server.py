@@ -208,7 +208,7 @@ class Hub:
         return HubConnection(self, session, account, turn)
 
     def limit_unsent(self) -> None:
-        """Disconnect the peers with the most unsent bytes while the total is too large; at most ten times a second."""
+        """Disconnect the peers with the most unsent bytes until the total is small; at most ten times a second."""
         now = asyncio.get_running_loop().time()
         if now < self._unsent_checked + _UNSENT_SECONDS:
             return

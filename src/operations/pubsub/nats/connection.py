@@ -210,7 +210,7 @@ class NatsConnection(asyncio.Protocol):
 
     @property
     def _has_unread(self) -> bool:
-        """Whether received messages are still to be handled; then `_read_on` is scheduled."""
+        """Whether received messages are still to be handled; if so, `_read_on` is scheduled."""
         return bool(self._unread) or self.reader.rest is not None
 
     @property

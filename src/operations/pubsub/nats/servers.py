@@ -70,7 +70,7 @@ class NatsServers:
         return len(self._named) + len(self._announced)
 
     def next(self) -> NatsServer:
-        """Return the next server to try: all of them in random order, then all of them again."""
+        """Return the next server to try; each round consists of all servers in random order."""
         if not self._next:
             self._next = [*self._named, *self._announced]
             random.shuffle(self._next)

@@ -57,12 +57,12 @@ class ServerEvents(Protocol):
 
 
 Rest = Iterator[object]
-"""The unhandled messages of a batch: each step handles one."""
+"""The remaining messages of a batch: each step of the iterator handles one message."""
 Receiver = Callable[[list[bytes], bytes, bytes], Rest | None]
 """Called with the words of a message's first line, its headers and its data.
 
 The words are the subject, the id of the subscription, the reply subject if there is one, and the size. The result is
-the messages that are still to be handled, if any.
+the rest of a batch that takes long, or None.
 """
 ReceiveMessage = Callable[[NatsMessage], None]
 

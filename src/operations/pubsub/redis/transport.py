@@ -46,8 +46,9 @@ MAX_PAYLOAD = 16 << 20
 _BATCH_BYTES = 128 << 10
 _MOST_PUSHED = 256
 _FIRST_WRITE = 32
-"""Messages to one address that are combined into the first write of a loop iteration; each further write has twice as
-many.
+"""Number of messages to one address that are combined into the first write of an iteration of the event loop.
+
+Each further write of the iteration has twice as many.
 """
 Unsent = list[tuple[bytes, Undelivered | None]]
 """Messages to one address, each with its `undelivered` callback."""
