@@ -364,7 +364,7 @@ class ServeLimitSettings(Settings, frozen=True, kw_only=True):
     )
     calls: Annotated[
         AtLeastOne,
-        Meta(description="Maximum number of concurrent calls of one identity, over HTTP and over MCP separately."),
+        Meta(description="Maximum number of running and waiting calls of one identity, for HTTP and MCP each."),
     ] = 256
     streams: Annotated[AtLeastOne, Meta(description="Maximum number of open streams of one identity over HTTP.")] = 64
     all_streams: Annotated[

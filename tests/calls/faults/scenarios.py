@@ -46,7 +46,7 @@ SCENARIOS: dict[int, Scenario] = {
     16: Scenario("another program sends JSON to an inbox", "it is dropped and counted", TRANSPORTS),
     17: Scenario(
         "payloads of about one and of eight MiB",
-        "the caller gets a response or a typed error; the connection stays open",
+        "the caller gets a response or an error with a code; the connection stays open",
         TRANSPORTS,
     ),
     18: Scenario("the consumer of a stream is slow", "the producer waits; no item is lost", TRANSPORTS),
@@ -83,7 +83,7 @@ SCENARIOS: dict[int, Scenario] = {
     ),
     38: Scenario("a handler raises a BaseException", "the caller gets an error; the worker continues", TRANSPORTS),
     39: Scenario("a consumer stops reading a stream", "the generator is closed", TRANSPORTS),
-    40: Scenario("a response exceeds the maximum payload", "the caller gets a typed error", NETWORKED),
+    40: Scenario("a response exceeds the maximum payload", "the caller gets an error with a code", NETWORKED),
     41: Scenario("2,000 concurrent requests of one caller", "requests and items keep their order", TRANSPORTS),
     42: Scenario("the network is slower than a deadline", "the call ends in time; its handler is cancelled", NETWORKED),
     43: Scenario(
