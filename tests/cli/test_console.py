@@ -16,6 +16,9 @@ from typing import Any
 
 import pytest
 
+from operations.cli.main import main
+from operations.serving.app import ServedApp
+
 OPS = [sys.executable, "-m", "operations"]
 MODULE = '''
 from operations import operation
@@ -113,6 +116,27 @@ def test_a_hub_has_a_console_with_its_workers(folder: Path) -> None:
         assert session["server"]["kind"] == "hub"
         workers = json.loads(fetch(f"{page}api/workers", "s3cret")[1])["workers"]
         assert [each["name"] for each in workers] == ["hub"]
+
+
+def test_the_console_of_a_hub_waits_for_running_calls_as_long_as_the_option_says(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[ServedApp] = []
+
+    class Unwilling:
+        def __init__(self, application: ServedApp, address: str) -> None:
+            made.append(application)
+
+        async def __aenter__(self) -> None:
+            raise OSError("enough was seen")
+
+        async def __aexit__(self, *raised: object) -> None: ...
+
+    monkeypatch.setattr("operations.serving.server.HTTPServer", Unwilling)
+    monkeypatch.setenv("OPERATIONS_TOKEN", "s3cret")
+    monkeypatch.chdir(folder)
+    assert main(["hub", "--port", "0", "--console", "127.0.0.1:0", "--grace", "7", "--trust"]) == 6
+    assert made[0].settings.limits.drain_seconds == 7
 
 
 def test_a_console_that_cannot_listen_is_an_error(folder: Path) -> None:

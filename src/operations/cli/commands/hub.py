@@ -104,6 +104,7 @@ async def _serve_console(
     from operations.cli.console import describe_console
     from operations.serving.admission import LOOPBACK_HOSTS
     from operations.serving.app import app
+    from operations.serving.limits import Limits
     from operations.serving.server import HTTPServer
 
     registry = OperationRegistry()
@@ -117,6 +118,7 @@ async def _serve_console(
         title="hub",
         console=True,
         metrics=True,
+        limits=Limits(drain_seconds=args.grace),
     )
     try:
         server = await stack.enter_async_context(HTTPServer(served, address))
