@@ -56,7 +56,9 @@ class Subset(msgspec.Struct, frozen=True, kw_only=True):
     max_values: int | None = None
     """Maximum number of `enum` values in the schema; an `enum` with more is moved into the description."""
     max_enum_characters: int | None = None
-    """Maximum number of characters of one long `enum`; a longer one is moved into the description."""
+    """Maximum number of characters of an `enum` with more than 250 values; above it, the `enum` becomes part of the
+    description.
+    """
     max_characters: int | None = None
     """Maximum number of characters of all property names, definition names and `enum` values."""
 

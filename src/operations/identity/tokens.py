@@ -105,7 +105,10 @@ class StaticTokens:
         self._principals = dict(principals)
 
     def authenticate(self, token: str | None) -> Principal:
-        """Return the principal of a token. The token is compared with every known token, in constant time."""
+        """Return the principal of a token; raise `ACCESS_DENIED` for an unknown token.
+
+        The token is compared with every known token, in constant time.
+        """
         if not token:
             raise _denied("no token")
         found: Principal | None = None

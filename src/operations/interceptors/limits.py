@@ -215,7 +215,7 @@ class ConcurrencyLimit:
             raise
 
     def _leave(self, key: _Key) -> None:
-        """Pass a slot to the first in the queue, or free it."""
+        """Pass a slot to the first waiting call, or free the slot."""
         with self._lock:
             slots = self._slots[key]
             while slots.waiting:

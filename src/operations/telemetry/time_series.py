@@ -107,7 +107,7 @@ class TimeSeries:
         return [_row(number * step, cells.get(number)) for number in range(first, last)]
 
     def latest(self) -> Row:
-        """Return the last finished second, with the current numbers of running and waiting calls."""
+        """Return the row of the last finished second, with the current numbers of running and waiting calls."""
         second = int(self._clock()) - 1
         series = self._get(ALL)
         cell = None if series is None else series.cells[1].get(second)

@@ -86,7 +86,7 @@ class _Visits:
 
 
 class _Pass(NamedTuple):
-    """Parameters of one estimate for a cycle of definitions."""
+    """Parameters of one pass of the cost estimate over a cycle of definitions."""
 
     own: int
     edge: int

@@ -58,7 +58,7 @@ class Evaluator:
         return Evaluation(self, budget)
 
     def asserting(self, schema: _Schema) -> jsonschema_rs.Validator | None:
-        """Return the native validator of a schema's own assertions; None if it has none."""
+        """Return the native validator of a schema's own assertions; None if the schema has no assertions of its own."""
         if id(schema) not in self._asserting:
             own = {key: value for key, value in schema.items() if key in ASSERTIONS and key not in _COUNTS}
             self._asserting[id(schema)] = compiled(own) if own else None

@@ -233,7 +233,7 @@ class _Unions:
         self._trail: list[tuple[Path, int]] = []
 
     def explain(self, error: _Error, base: Path = ()) -> Iterator[Cause]:
-        """Yield the causes of one native error below `base`."""
+        """Yield the causes of one native error; `base` is the path of the value that the native engine has checked."""
         path = (*base, *error.instance_path)
         schema_path, union = self._parts.locate(tuple(error.schema_path))
         if union is None:

@@ -217,7 +217,7 @@ class Definition:
 
     @cached_property
     def places(self) -> dict[int, str]:
-        """The JSON pointers of the definition's schemas in its native form, by the id() of the schema."""
+        """The JSON pointer of each schema of the definition in the definition's native form, by the schema's id()."""
         places: dict[int, str] = {}
         pending = [(self.schema, "", 0)]
         while pending:

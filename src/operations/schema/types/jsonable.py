@@ -163,7 +163,7 @@ def _walk(value: Any, path: str, depth: int) -> Any:
 
 
 def _unfold(value: Any, path: str) -> Any:
-    """Convert one level of an object: to its fields, or to its text."""
+    """Convert only the outermost level of an object: return the fields of the object, or its text."""
     kind = type(value)
     try:
         if _is_record(value):
