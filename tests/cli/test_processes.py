@@ -10,7 +10,7 @@ import ssl
 import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +37,11 @@ def line_with(process: subprocess.Popen[bytes], text: str) -> str:
 
 
 @contextlib.contextmanager
-def running(project: Project, *words: str, said: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+def running(
+    project: Project, *words: str, said: str, env: Mapping[str, str] = TOKEN
+) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """A long-running command, from its ready message until it is stopped."""
-    process = project.start(*words, env=TOKEN, stdout=subprocess.DEVNULL)
+    process = project.start(*words, env=env, stdout=subprocess.DEVNULL)
     assert process.stderr is not None
     try:
         yield process, line_with(process, said)

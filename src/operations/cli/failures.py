@@ -180,6 +180,11 @@ def hint_for(error: CallError) -> str:
     return _HINTS.get(error.code, "")
 
 
+def is_general_hint(error: CallError) -> bool:
+    """Whether nothing but the code of an error decides on its hint."""
+    return hint_for(error) == _HINTS.get(error.code)
+
+
 def _print_text(failure: FailureReport) -> None:
     """Print an error and its hint for people."""
     head, *rest = stderr.redacted(failure.shown or failure.message).split("\n")

@@ -10,10 +10,10 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from typing import Any
 
 from operations.calls import PendingRequestMap, from_call
-from operations.cli.arguments import ParsedArguments
-from operations.cli.failures import TRANSPORT, CommandError
+from operations.cli.arguments import TOKEN_VARIABLE, ParsedArguments
+from operations.cli.failures import TRANSPORT, CommandError, is_general_hint
 from operations.cli.stderr import StatusLine
-from operations.cli.transports import open_bus, shown_url, transport_at
+from operations.cli.transports import has_token, open_bus, shown_url, transport_at
 from operations.config.settings import Config, TransportSettings
 from operations.context import OperationContext
 from operations.envelope import ResponseEnvelope
@@ -30,8 +30,11 @@ _OPERATIONS_TIMEOUT = 3.0
 
 Connected workers send an announcement on request; a worker that reconnects does so within two seconds.
 """
+_HUB_SECONDS = 1.0
+"""Seconds to wait for the listing of a hub before the hub is asked why it does not list the requested operation."""
 _LISTING_SECONDS = 0.5
 _PROBE_INTERVAL = 0.2
+_TOKEN_HINT = f"pass a token that has the rights: set {TOKEN_VARIABLE} or --token-file"
 
 
 async def import_remote(
@@ -48,19 +51,18 @@ async def import_remote(
     patience = getattr(args, "timeout", None) or 0.0
     transport = await connect_transport(stack, open_bus(settings, args, config), settings, patience)
     remote = await stack.enter_async_context(from_call(transport, registry=registry))
-    asks_hub = requested is not None and "." in requested and transport.capabilities.identity == "hub"
+    is_hub = transport.capabilities.identity == "hub"
+    asks_hub = is_hub and requested is not None and "." in requested
+    limit = max(_OPERATIONS_TIMEOUT, patience)
+    waiting = 0.0
     try:
-        async with asyncio.timeout(max(_OPERATIONS_TIMEOUT, patience)):
+        async with asyncio.timeout(_HUB_SECONDS if asks_hub else limit):
             await remote.ready()
     except TimeoutError:
-        message = f"no operations at {shown_url(settings)}"
-        hint = "start 'ops worker' or 'ops spoke', or wait longer with --timeout"
-        if transport.capabilities.identity == "hub":
-            message = f"no operations that this caller may call at {shown_url(settings)}"
-            hint = f"check the scopes of the token, {hint}"
-        missing = CallError(ErrorCode.UNAVAILABLE, message, {"hint": hint})
+        missing = _nothing_offered(requested, shown_url(settings), is_hub=is_hub, has_token=has_token(args, settings))
         if not asks_hub:
             raise missing from None
+        waiting = limit - _HUB_SECONDS
     else:
         # Workers announce themselves one by one: wait for the requested operation, or briefly for a listing.
         with suppress(TimeoutError):
@@ -68,7 +70,29 @@ async def import_remote(
                 await remote.until(lambda: requested in registry)
         missing = registry.not_found(requested or "")
     if asks_hub and requested is not None and requested not in registry:
-        registry.register(unlisted_operation(transport, requested, missing))
+        registry.register(unlisted_operation(transport, requested, missing, waiting))
+
+
+def _nothing_offered(requested: str | None, url: str, *, is_hub: bool, has_token: bool) -> CallError:
+    """Return the error for a transport that offers no operation to this caller."""
+    message = f"no operations {'that this caller may call ' if is_hub else ''}at {url}"
+    hint = "start 'ops worker' or 'ops spoke', or wait longer with --timeout"
+    if requested is not None:
+        message = f"{message}: no worker serves {requested}"
+    elif is_hub:
+        hint = f"{'check the scopes of the token' if has_token else _TOKEN_HINT}, {hint}"
+    return CallError(ErrorCode.UNAVAILABLE, message, {"hint": hint})
+
+
+def add_remote_hint(error: CallError, args: ParsedArguments, config: Config | None) -> None:
+    """Replace a general hint about an error, which is written for local sources, by one for a transport."""
+    if not isinstance(error.details, dict) or not is_general_hint(error):
+        return
+    settings = transport_at(args.url, config)
+    if error.code is ErrorCode.ACCESS_DENIED and not has_token(args, settings):
+        error.details["hint"] = _TOKEN_HINT
+    elif error.code is ErrorCode.UNAVAILABLE:
+        error.details["hint"] = f"check the worker; 'ops ls --url {shown_url(settings)}' lists what is served"
 
 
 async def connect_transport(
@@ -99,32 +123,48 @@ async def connect_transport(
         refused.cancel()
 
 
-def unlisted_operation(transport: Transport, operation_id: str, missing: CallError) -> Operation[Any]:
+def unlisted_operation(
+    transport: Transport, operation_id: str, missing: CallError, waiting: float = 0.0
+) -> Operation[Any]:
     """Return an operation for an id that the hub does not list to this caller.
 
     A call is sent to the hub, whose error explains why the id is not listed: for example, the caller may not call the
-    operation. If the hub does not have the id, the call raises `missing`.
+    operation. If no worker has registered the id, wait for one for `waiting` seconds, then raise `missing`.
     """
     pending = PendingRequestMap(transport)
     namespace, _, name = operation_id.rpartition(".")
 
-    def explained(error: CallError) -> CallError:
+    async def listed(error: CallError) -> Operation[Any]:
+        """Return the operation if a worker registers it in time; raise if the hub refused the call."""
         details = error.details if isinstance(error.details, dict) else {}
-        is_missing = error.code == ErrorCode.UNAVAILABLE and details.get("executed") == "no"
-        return missing if is_missing or error.code == ErrorCode.OPERATION_NOT_FOUND else error
+        is_unserved = error.code == ErrorCode.UNAVAILABLE and details.get("executed") == "no"
+        if not is_unserved and error.code != ErrorCode.OPERATION_NOT_FOUND:
+            raise error
+        if not is_unserved or waiting <= 0:
+            raise missing
+        async with from_call(transport, namespaces=[namespace]) as remote:
+            try:
+                await remote.ready(operation_id, timeout=waiting)
+            except CallError:
+                raise missing from None
+            return remote.registry[operation_id]
 
     async def call(input: Any, context: OperationContext) -> ResponseEnvelope[Any]:
         try:
             return await pending.call_for(context, operation_id, input)
         except CallError as error:
-            raise explained(error) from None
+            operation = await listed(error)
+        return await pending.call_for(context, operation_id, operation.spec.input_schema.cast(input))
 
     async def follow(input: Any, context: OperationContext) -> AsyncIterator[Any]:
         try:
             async for envelope in pending.subscribe_for(context, operation_id, input):
                 yield envelope
+            return
         except CallError as error:
-            raise explained(error) from None
+            operation = await listed(error)
+        async for envelope in pending.subscribe_for(context, operation_id, operation.spec.input_schema.cast(input)):
+            yield envelope
 
     spec = OperationSpec(name=name, namespace=namespace, type=OperationType.MUTATION)
     return Operation(spec=spec, handler=call, stream=follow, dump=None)

@@ -176,7 +176,14 @@ async def open_session(args: ParsedArguments, requested: str | None = None) -> A
         line.is_on = False
         session = CommandSession(registry, config, reports, is_remote=is_remote, client=client, opened=opened)
         session.report_failures(args, requested)
-        yield session
+        try:
+            yield session
+        except CallError as error:
+            if is_remote:
+                from operations.cli.remote import add_remote_hint
+
+                add_remote_hint(error, args, config)
+            raise
 
 
 def _direct_configuration(args: ParsedArguments) -> Config:

@@ -180,6 +180,11 @@ def _token_from(args: ParsedArguments, settings: TransportSettings) -> Callable[
     return None
 
 
+def has_token(args: ParsedArguments, settings: TransportSettings) -> bool:
+    """Whether the command was given a token for a transport, as an option, a setting or a variable."""
+    return bool(args.token_file or settings.token or settings.signing or os.environ.get(TOKEN_VARIABLE))
+
+
 def _explain(error: ImportError, extra: str) -> ImportError:
     text = str(error)
     if "pip install" in text:
