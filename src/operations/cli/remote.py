@@ -18,6 +18,7 @@ from operations.config.settings import Config, TransportSettings
 from operations.context import OperationContext
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
+from operations.failures import executed_of
 from operations.pubsub import Transport
 from operations.pubsub.urls import hosts_and_ports
 from operations.registry import OperationRegistry
@@ -134,26 +135,11 @@ def unlisted_operation(
     pending = PendingRequestMap(transport)
     namespace, _, name = operation_id.rpartition(".")
 
-    async def listed(error: CallError) -> Operation[Any]:
-        """Return the operation if a worker registers it in time; raise if the hub refused the call."""
-        details = error.details if isinstance(error.details, dict) else {}
-        is_unserved = error.code == ErrorCode.UNAVAILABLE and details.get("executed") == "no"
-        if not is_unserved and error.code != ErrorCode.OPERATION_NOT_FOUND:
-            raise error
-        if not is_unserved or waiting <= 0:
-            raise missing
-        async with from_call(transport, namespaces=[namespace]) as remote:
-            try:
-                await remote.ready(operation_id, timeout=waiting)
-            except CallError:
-                raise missing from None
-            return remote.registry[operation_id]
-
     async def call(input: Any, context: OperationContext) -> ResponseEnvelope[Any]:
         try:
             return await pending.call_for(context, operation_id, input)
         except CallError as error:
-            operation = await listed(error)
+            operation = await _registered(transport, operation_id, error, missing, waiting)
         return await pending.call_for(context, operation_id, operation.spec.input_schema.cast(input))
 
     async def follow(input: Any, context: OperationContext) -> AsyncIterator[Any]:
@@ -162,12 +148,28 @@ def unlisted_operation(
                 yield envelope
             return
         except CallError as error:
-            operation = await listed(error)
+            operation = await _registered(transport, operation_id, error, missing, waiting)
         async for envelope in pending.subscribe_for(context, operation_id, operation.spec.input_schema.cast(input)):
             yield envelope
 
     spec = OperationSpec(name=name, namespace=namespace, type=OperationType.MUTATION)
     return Operation(spec=spec, handler=call, stream=follow, dump=None)
+
+
+async def _registered(
+    transport: Transport, operation_id: str, error: CallError, missing: CallError, waiting: float
+) -> Operation[Any]:
+    """Wait for a worker that registers an operation; raise `error` if it says that one has registered it."""
+    if error.code is ErrorCode.OPERATION_NOT_FOUND:
+        raise missing
+    if error.code is not ErrorCode.UNAVAILABLE or executed_of(error) != "no":
+        raise error
+    async with from_call(transport, namespaces=[operation_id.rpartition(".")[0]]) as remote:
+        try:
+            await remote.ready(operation_id, timeout=waiting)
+        except CallError:
+            raise missing from None
+        return remote.registry[operation_id]
 
 
 async def wait_until_refused(settings: TransportSettings, seconds: float = _REFUSED_SECONDS) -> str:
