@@ -1,1 +1,1 @@
-"""Side-by-side benchmarks: each compares with a peer or with the raw limit, in one run, and prints ratios."""
+"""Benchmarks: each compares this library with another one, or with the least possible work, and prints ratios."""

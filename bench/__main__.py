@@ -31,7 +31,7 @@ BENCHMARKS = [
 
 
 def main() -> int:
-    """Run each benchmark in a separate process, with cold caches."""
+    """Run each benchmark in a separate process; return 0 if none of them failed."""
     failed = 0
     for name in BENCHMARKS:
         print(f"\n=== {name} ===", flush=True)

@@ -151,7 +151,7 @@ class BrokerBenchmark:
             process.stdout.close()
 
     def apart(self, *arguments: object) -> Any:
-        """Run a client in a separate process, with a fresh heap."""
+        """Run a client in a separate process, with a fresh heap, and return the result that it prints."""
         command = [sys.executable, "-m", self._bus.module, *map(str, arguments)]
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=180)
         return json.loads(done.stdout.splitlines()[-1])
@@ -201,7 +201,7 @@ class BrokerBenchmark:
         with self.worker(OURS, workers, operations) as pid:
             before = self._spent(pid)
             caller: float = self.apart("--spend", self._url, callers, calls)
-            # Workers and server have served the warm-up calls too.
+            # Half of the time: workers and server have also served the warm-up calls, which are as many.
             return (caller + (self._spent(pid) - before) / 2) / calls
 
     def _spent(self, pid: int) -> float:

@@ -67,15 +67,15 @@ async def measure(call: Call, concurrency: int, seconds: float = SECONDS) -> Fig
 
 
 def pin(side: str) -> None:
-    """Pin this process and its children to the core of its side."""
+    """Pin this process and its children to the core for `side`, which is `client` or `server`."""
     if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, range(os.cpu_count() or 1))  # limited to the cores of this process
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))  # the parent may be pinned: undo this first
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[0] if side == "client" else cores[-1]})
 
 
 def run(main: Coroutine[Any, Any, Any]) -> Any:
-    """Run with uvloop where it is installed."""
+    """Run a coroutine, on uvloop if it is installed, and return its result."""
     try:
         import uvloop
 
@@ -265,7 +265,7 @@ def measure_apart(contender: str, port: int, concurrency: int) -> Figures:
 
 
 def run_client(command: list[str]) -> Figures:
-    """Run a client on the core of its side and return its figures."""
+    """Run a client on the core for clients and return its figures."""
     done = subprocess.run(
         command, capture_output=True, text=True, check=True, timeout=60, preexec_fn=lambda: pin("client")
     )

@@ -1,6 +1,6 @@
-"""The served OpenAPI document with GitHub's operations: first build, second caller, cached, and read back.
+"""The served OpenAPI document of GitHub's operations: the time to build, cache and import it.
 
-Each time is a multiple of encoding the whole document once with msgspec, the lower bound.
+Each time is a multiple of the time to encode the whole document once with msgspec, which is the lower bound.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ async def nest(depth: int, context: OperationContext) -> int:
 
 
 def numbered(count: int) -> OperationRegistry:
-    """Return a registry of `count` operations of one function."""
+    """Return a registry of `count` operations with the same code."""
     return OperationRegistry(operation(id=f"grow.echo_{number}", type="query")(_new_echo()) for number in range(count))
 
 
@@ -52,7 +52,7 @@ def _new_echo() -> Callable[..., Awaitable[str]]:
 
 
 async def cpu(work: Callable[[], Awaitable[object]], times: int) -> float:
-    """Return the minimum CPU seconds of one `work` over three rounds of `times`."""
+    """Return the CPU seconds of one call of `work`: the minimum of three rounds of `times` calls."""
     await work()
     rounds = []
     for _ in range(3):

@@ -167,7 +167,7 @@ def part(name: str, role: str, url: str, count: int, rounds: int, together: int 
 
 
 def run(name: str, url: str, count: int, together: int | None) -> float | None:
-    """Return the jobs per second of one contender in one round, after a warm-up round."""
+    """Return the jobs per second of one contender in one round, after a warm-up round; None if it failed."""
     command = [sys.executable, "-m", "bench.jobs", "--part", name, "--url", url, "--jobs", str(count)]
     command += [*(["--together", str(together)] if together else []), "--role"]
     worker = subprocess.Popen([*command, "serve"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

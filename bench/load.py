@@ -75,7 +75,7 @@ def cpu_seconds(process: int) -> float:
 
 
 def post(path: str, body: bytes, port: int, **headers: str) -> bytes:
-    """Return an encoded request."""
+    """Return the bytes of a POST request."""
     lines = [f"POST {path} HTTP/1.1", f"host: 127.0.0.1:{port}", f"content-length: {len(body)}"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body

@@ -50,7 +50,7 @@ async def http_server() -> AsyncIterator[str]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [sys.executable, *SERVE, str(port)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as process:  # once, before measuring
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as process:  # blocks, but only before measuring
         assert process.stdout is not None
         try:
             await asyncio.to_thread(process.stdout.readline)

@@ -40,12 +40,12 @@ def _function(number: int) -> Callable[..., Any]:
 
 
 def endpoints() -> OperationRegistry:
-    """Return a registry of one OpenAPI document in JSON, whose text is kept."""
+    """Return a registry of one OpenAPI document in JSON; its text stays in memory."""
     return OperationRegistry(from_openapi(json.dumps(_document()).encode(), _CONFIG))
 
 
 def decoded_endpoints() -> OperationRegistry:
-    """Return a registry of a decoded document, whose objects count too."""
+    """Return a registry of a decoded document; its objects stay in memory."""
     return OperationRegistry(from_openapi(_document(), _CONFIG))
 
 

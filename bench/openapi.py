@@ -85,7 +85,10 @@ LOADERS = {
 
 
 def load_once(path: Path, code: str) -> tuple[float, float]:
-    """Return the CPU seconds and peak MiB of loading in a separate process, without imports."""
+    """Return the CPU seconds and the added peak memory in MiB of loading a document, in a separate process.
+
+    The imports are not measured.
+    """
     program = (
         "import sys, time, warnings, logging\n"
         "warnings.simplefilter('ignore'); logging.disable(50)\n"
@@ -165,7 +168,7 @@ async def bench_calls(url: str) -> dict[str, float]:
     counts = dict.fromkeys(calls, CALLS)
     calls |= httpx2_call(url) | fastmcp_call(url)
     gc.collect()
-    gc.freeze()  # the modules of the other contenders must not be examined while ours is measured
+    gc.freeze()  # exclude the modules of all contenders from garbage collection
     samples: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(ROUNDS + 1):
         for name, call in calls.items():

@@ -1,4 +1,4 @@
-"""Server CPU of one 2026-07-28 `tools/call` over HTTP: raw JSON-RPC, ours, the SDK's server and FastMCP.
+"""Server CPU of one `tools/call` over HTTP, protocol 2026-07-28: raw JSON-RPC, ours, the SDK's server and FastMCP.
 
 All servers get the same client with 64 connections; ours verifies a token and serves 1,224 tools.
 

@@ -113,7 +113,7 @@ def _block(data: str, type: str = "", id: str = "") -> bytes:
 
 
 def chunkings(blocks: list[bytes]) -> dict[str, list[bytes]]:
-    """Return the same stream in several chunkings."""
+    """Return the same stream, divided into chunks in several ways."""
     whole = b"".join(blocks)
     cut = {
         f"chunks of {size // 1024} kB": [whole[start : start + size] for start in range(0, len(whole), size)]
@@ -137,7 +137,7 @@ def time_parses(
 
 
 def measure(parses: Mapping[str, Parse], title: str, blocks: list[bytes]) -> dict[str, dict[str, float]]:
-    """Return the rate of each contender in MB/s, for each chunking."""
+    """Return the rate of each contender in MB/s, for each way of dividing the stream into chunks."""
     rates: dict[str, dict[str, float]] = {}
     size = sum(map(len, blocks))
     for cut, chunks in chunkings(blocks).items():

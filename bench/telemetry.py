@@ -1,4 +1,4 @@
-"""Overhead of observers as a multiple of a bare execute, and of our spans against the same spans of the SDK alone.
+"""Overhead of observers, as a multiple of a call without them; our spans against the same spans of the SDK alone.
 
 `python -m bench.telemetry` compares CPU time.
 """
@@ -55,7 +55,7 @@ async def rendering(operations: int = 1_223) -> tuple[float, float]:
 
 
 def sdk_span(provider: Any) -> Callable[[], Awaitable[object]]:
-    """Return a function that makes the span of a local call with the SDK alone: two attributes, briefly current."""
+    """Return a function that makes the span of a local call with the SDK alone, and makes it current for a moment."""
     from opentelemetry import trace
 
     tracer = provider.get_tracer("bare")
@@ -89,7 +89,7 @@ def sdk_spans(provider: Any) -> Callable[[], Awaitable[object]]:
 
 
 async def compare_spans() -> Mapping[str, float]:
-    """Return the seconds of our spans, of the SDK's, and of the calls without spans."""
+    """Return the seconds of our spans, without the time of their calls, and of the SDK's spans."""
     from opentelemetry import trace
     from opentelemetry.sdk.trace import TracerProvider
 

@@ -1,4 +1,4 @@
-"""Curves on logarithmic axes, such as the growth of cost: each chart shows multiples of the origin of its axis."""
+"""Curves on logarithmic axes, such as the growth of cost; costs are shown as multiples of the axis's lowest value."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Curve:
     points: dict[int, float] = field(default_factory=dict)
 
     def add(self, size: int, seconds: float) -> None:
-        """Add one measurement, of at least a tenth of a microsecond (the clock's resolution)."""
+        """Add one measurement; less than the clock's resolution of 0.1 µs is rounded up to it."""
         self.points[size] = max(seconds, 1e-7)
 
     def slope(self) -> float:
-        """Return the slope of the last segment, where constant costs matter least."""
+        """Return the slope of the curve at its largest sizes, where constant costs matter least."""
         sizes = sorted(self.points)
         first, last = sizes[-2 if len(sizes) < 4 else -3], sizes[-1]
         return math.log(self.points[last] / self.points[first]) / math.log(last / first)

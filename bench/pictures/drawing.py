@@ -108,7 +108,7 @@ class Drawing:
         self._parts.append(f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="3" fill="{colour}"/>')
 
     def raw(self, part: str) -> None:
-        """Add any other element."""
+        """Add an SVG element."""
         self._parts.append(part)
 
     def svg(self) -> str:

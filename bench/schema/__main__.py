@@ -24,7 +24,7 @@ Row = dict[str, float | str]
 
 
 def medians(verbs: dict[str, tuple[Callable[[Any], Any], Any]], repeat: int) -> dict[str, float]:
-    """Return the median CPU microseconds of each verb on its value, in interleaved rounds."""
+    """Return the median CPU microseconds of each function (`verbs`) on its value, in interleaved rounds."""
     samples: dict[str, list[float]] = {name: [] for name in verbs}
     gc.collect()
     gc.freeze()  # exclude the benchmark's own objects from collection
@@ -93,10 +93,10 @@ def measure_building() -> Row:
     document = json.loads((folder / "generated" / "api.github.com.json").read_text())
     outputs = list(_outputs(document))
     result: Row = {"schemas": len(outputs)}
-    kept = [_sharing(outputs)]  # freeing thousands of native validators would be measured with the next work
+    kept = [_sharing(outputs)]  # keep all schemas: the time to free their native validators must not be measured
     valid = [schema.cast({}, "total") for schema in kept[0]]
     bad = [None] * len(outputs)
-    # An invalid value compiles more than a valid value: also the code that lists problems.
+    # An invalid value needs more compiled code than a valid one: also the code that lists problems.
     works: dict[str, tuple[Callable[[Schema, Any], object], list[Any]]] = {
         "check": (Schema.check, valid),
         "normalise": (Schema.normalise, valid),

@@ -16,7 +16,7 @@ from bench.npm import npm_package
 Verb = Callable[[Any], Any]
 
 
-class Missing(Exception):  # noqa: N818 - not an error: the row says so
+class Missing(Exception):  # noqa: N818 - not an error: the peer's row shows the reason
     """The reason why a peer is unavailable."""
 
 

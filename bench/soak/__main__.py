@@ -59,7 +59,7 @@ class Child:
                 self._news.notify_all()
 
     def wait_for(self, word: str, seconds: float = 30.0) -> Any:
-        """Wait for the value that the process prints under a key."""
+        """Wait until the process prints a value for the key `word`, and return the value."""
         with self._news:
             if not self._news.wait_for(lambda: word in self.told, seconds):
                 raise RuntimeError(f"a process of the soak did not report {word!r}")
@@ -122,7 +122,7 @@ def nats() -> Iterator[tuple[str, Look]]:
 
 @contextlib.contextmanager
 def websocket() -> Iterator[tuple[str, Look | None]]:
-    """Start a hub, which samples itself; yield its URL."""
+    """Start a hub, which samples itself; yield its URL and a function that returns its last sample."""
     with child("hub", "", SECONDS + 60, EVERY) as hub:
         yield hub.wait_for("ready"), lambda: {key: value for key, value in hub.samples[-1].items() if key != "at"}
 

@@ -1,4 +1,4 @@
-"""Processes of a soak: a caller, a worker, and a hub without a broker; each reports samples of itself."""
+"""Processes of a soak: a caller, a worker and, where no broker is used, a hub; each reports samples of itself."""
 
 from __future__ import annotations
 
@@ -180,7 +180,11 @@ async def one_call(
 
 
 async def keep_misbehaving(pending: PendingRequestMap, seconds: float, tally: Counter[str], *, durable: bool) -> None:
-    """Ten times a second: a stream, an abandoned stream, a late call, a cancelled call, an unroutable call."""
+    """Cause faults about ten times a second, between calls that end normally.
+
+    Each time, a stream is read to its end, a stream is abandoned, a call is cancelled, a call reaches its deadline, and
+    a call has no worker.
+    """
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         try:

@@ -33,11 +33,11 @@ ALLOWED = {
 }
 """The allowed growth, as a factor and as an absolute amount."""
 FLOORS = ("tasks", "entries", "objects")
-"""Quantities that vary with the calls in flight: minima are compared, since leaks raise them and load does not."""
+"""Quantities that vary with the calls in flight. Their minima are compared: a leak raises a minimum, load does not."""
 
 
 def find_growth(processes: Processes) -> Iterator[str]:
-    """Yield the quantities that grew from the middle third to the last."""
+    """Yield a line for each quantity that grew from the middle third of the time to the last."""
     for process, samples in processes.items():
         for kind, (factor, much) in ALLOWED.items():
             values = [sample[kind] for sample in samples if kind in sample]
@@ -51,11 +51,11 @@ def find_growth(processes: Processes) -> Iterator[str]:
 
 
 def find_excess(result: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a problem for more stored ids than calls stored within an id's lifetime."""
+    """Yield a problem if more ids are stored than calls were stored within the lifetime of an id."""
     kept = [sample["kept"] for sample in result["processes"]["middle"] if "kept" in sample]
     if not kept:
         return
-    # The ids of the rate search are kept for a while too.
+    # At the start, ids of the search for the maximum rate are still stored.
     most = kept[0] + result["tally"].get("stored", 0) * min(1.0, KNOWN_SECONDS / result["seconds"]) * 1.1 + 16
     if max(kept) > most:
         yield f"{max(kept):,.0f} ids of stored calls are kept: expected at most {most:,.0f}"

@@ -1,6 +1,6 @@
 """A server with everything that the console shows: `python -m examples.console`, then open the address it prints.
 
-It has local operations with nested calls, streams, failures and jobs, and a slow one. Two workers at a hub have more.
+It serves local operations, among them nested calls, streams, failures and jobs, and operations of two workers at a hub.
 `--document github-api.json` adds the operations of GitHub's API, which call a small server in place of GitHub.
 """
 

@@ -2,7 +2,7 @@
 
 Three workers serve the shop's three namespaces. In one process, they share a bus in memory. With `--split`, each worker
 is a spoke in a separate process, connected to a hub. With `--bus`, each worker is a process on any machine that reaches
-the Redis or NATS server (`redis://127.0.0.1`, `nats://127.0.0.1`). The program that calls the operations is the same.
+the Redis or NATS server (`redis://127.0.0.1`, `nats://127.0.0.1`). The code that calls the operations never changes.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ STEPS = (
         "ops call text.count text='one registry for all of them' --envelope",
     ),
     ("An endpoint of an HTTP API", "ops call weather.forecast city=Rome days=2 --envelope"),
-    ("A function that calls the other two: results compose", "ops call shop.advise city=Oslo"),
+    ("A function that calls the other two sources", "ops call shop.advise city=Oslo"),
     ("Three events of a stream", "ops sub weather.watch city=Rome --limit 3"),
     ("A mistake is one clear message (and exit code 2)", "ops call shop.quote itme=tea"),
 )
@@ -124,7 +124,7 @@ def show_next() -> None:
         ("ops --help", "all commands"),
     ):
         print(f"  {paint('36', f'{command:<57}')} {about}")
-    print("\nYour first own operation, in two minutes: README.md")
+    print("\nTo write your first operation in two minutes: README.md")
 
 
 def paint(style: str, text: str) -> str:

@@ -1,7 +1,7 @@
 """MCP content blocks: independent of the MCP SDK and tolerant of newer servers.
 
-Unknown fields of a known block, such as `_meta`, are kept in the block's `extra` and written back. A block of an
-unknown type becomes a text block with the block's JSON.
+`extra` of a block contains the fields that its class does not declare, such as `_meta`; `to_dict` includes them. A
+block of an unknown type becomes a text block with the JSON of the original block.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from operations.wire import encode_json
 
 
 class _Extensible(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A value with declared fields; `extra` contains all other fields."""
+    """Base of blocks and their parts; `extra` contains the fields that the class does not declare."""
 
     extra: dict[str, Any] = {}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the value as a dict with JSON names, including the fields in `extra`; absent fields are omitted."""
+        """Return a dict with JSON names; it includes the fields in `extra`, and omits fields that are None."""
         data: dict[str, Any] = {}
         for field, name in zip(self.__struct_fields__, self.__struct_encode_fields__, strict=True):
             value = getattr(self, field)
@@ -115,7 +115,7 @@ _NESTED = {"annotations": MCPAnnotations, "resource": MCPResourceContent}
 
 
 def content_block(block: Mapping[str, Any]) -> MCPContentBlock:
-    """Read a content block; an unknown or malformed block becomes a text block with the JSON of the block."""
+    """Convert a mapping to a content block; one of unknown type or with invalid fields becomes a text block of JSON."""
     name = block.get("type")
     kind = _BLOCKS.get(name) if isinstance(name, str) else None
     if kind is not None:

@@ -34,9 +34,9 @@ _MAX_SHOWN = 400
 class FileRecorder:
     """An interceptor that appends every call and its result to a file: `OperationRegistry(interceptors=[recorder])`.
 
-    These values are replaced in the file: `secrets`, environment variables with names such as `GITHUB_TOKEN`, fields
-    with names such as `token`, fields that a schema marks as secret, and strings that look like credentials. The
-    function `redact` then converts every remaining string.
+    These values are replaced in the file: `secrets`, the values of environment variables such as `GITHUB_TOKEN`, fields
+    with names such as `token`, fields that a schema marks as secret, and strings that look like credentials. If
+    `redact` is passed, it is then applied to every string.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class FileRecorder:
         return block if cleaned == document else {**block, "text": encode_json(cleaned).decode()}
 
     def _clean_spec(self, spec: OperationSpec) -> dict[str, Any]:
-        """Return a spec without output schemas, because recorded results are normalised already."""
+        """Return a spec for the file. It has no output schemas, because recorded results are already normalised."""
         data = msgspec.structs.replace(spec, output_schema=UNKNOWN, error_schemas={}).to_dict()
         # Name and namespace stay unchanged, because they identify the operation.
         return {**self._redactor.schema(data), "name": spec.name, "namespace": spec.namespace}
@@ -164,7 +164,7 @@ def replay_operations(path: str | Path) -> list[Operation[Any]]:
 
 
 class Replay:
-    """An interceptor that replays a recording; no handler runs."""
+    """An interceptor that answers calls from a recording, as `replay_operations` describes; no handler runs."""
 
     def __init__(self, path: str | Path) -> None:
         recording = _read(Path(path))
@@ -261,7 +261,7 @@ def _matches(recorded: Any, given: Any) -> bool:
 
 
 def _matches_around(recorded: str, given: str) -> bool:
-    """Whether a string has the start and the end of a partly redacted string."""
+    """Whether `given` begins and ends like `recorded`, which is partly redacted."""
     parts = recorded.split(REDACTED)
     return given.startswith(parts[0]) and given.endswith(parts[-1])
 

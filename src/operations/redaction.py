@@ -43,7 +43,7 @@ _SHORTEST_SECRET = 4
 _SHORTEST_VARIABLE = 8
 """Minimum length of an environment variable's value that is replaced: shorter values may be ordinary words."""
 _LONGEST_NAME = 1_000
-"""Length of names above which their values are hidden, because the search for words in a name takes time."""
+"""Maximum length of field names that are searched for words such as `token`; a longer name counts as secret."""
 _LONGEST_JSON = 1024 * 1024
 """Maximum length of strings that are read as JSON documents."""
 _SPACE = " \t\n\r"
@@ -74,7 +74,7 @@ class Redactor:
         return self._bytes(value) if isinstance(value, bytes) else value
 
     def beginning(self, value: Any, most: int) -> Beginning:
-        """Return the beginning of a value, without secrets: at least its first `most` characters as JSON."""
+        """Return the beginning of `value` without secrets; its JSON has about `most` characters or more."""
         return Beginning(value, most, text=self.text, is_secret=is_secret_name, hide=_hidden)
 
     def schema(self, value: Any) -> Any:
@@ -126,7 +126,7 @@ class Redactor:
 
 
 def _written_forms(secret: str) -> set[str]:
-    """Return a secret as written in plain text, in JSON and in URLs."""
+    """Return the forms in which a secret is written in plain text, in JSON and in URLs."""
     in_json = {json.dumps(secret, ensure_ascii=ascii)[1:-1] for ascii in (True, False)}
     return {secret, *in_json, quote(secret, safe=""), quote_plus(secret)}
 
@@ -156,7 +156,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def _hidden(value: Any) -> Any:
-    """Return the placeholder of a secret; objects and lists keep their structure."""
+    """Return a secret value with the placeholder for each string, number and bytes value in it."""
     if isinstance(value, dict):
         return {key: _hidden(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
@@ -167,7 +167,8 @@ def _hidden(value: Any) -> Any:
 class Beginning:
     """The beginning of JSON-shaped data without secrets. The rest is not examined, so that large data costs little.
 
-    `text` removes the secrets of a string. `hide` replaces the value of a name for which `is_secret` is true.
+    `most` is the number of characters after which no further field or item is added. `text` returns a string without
+    its secrets. `hide` replaces the value of a field if `is_secret` is true for its name.
     """
 
     def __init__(
@@ -215,7 +216,7 @@ class Beginning:
         return value
 
     def _ends(self) -> bool:
-        """Whether enough was kept, so that the next part is left out."""
+        """Return whether no further field or item is to be added; if so, `is_whole` becomes False."""
         if self._left <= 0:
             self.is_whole = False
         return self._left <= 0

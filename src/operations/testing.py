@@ -114,7 +114,7 @@ class RecordingTransport(TransportWrapper):
         self.messages: list[RecordedMessage] = []
 
     def optional(self, kind: type[Part]) -> Part | None:
-        """Return an optional part of the inner transport; not `InProcess`, whose calls send no messages."""
+        """Return an optional part of the inner transport, or None. `InProcess` is None: its calls send no messages."""
         return None if kind is InProcess else super().optional(kind)
 
     def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
@@ -123,7 +123,7 @@ class RecordingTransport(TransportWrapper):
         super().send(address, message, undelivered)
 
     def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
-        """Receive messages and record them."""
+        """Receive the messages of an address; each is recorded, then passed to `receive`."""
 
         def record(message: bytes, arrival: Arrival) -> None:
             self.messages.append(RecordedMessage("received", arrival.address or address, message))
@@ -146,7 +146,7 @@ class RecordingTransport(TransportWrapper):
         super().store(address, message, key=key, stored=stored, undelivered=undelivered, record=record)
 
     def take(self, address: str, take: Take, *, limit: int) -> Stop:
-        """Take stored messages and record them."""
+        """Take stored messages of an address; each is recorded, then passed to `take`."""
 
         def record(message: bytes, delivery: Delivery, arrival: Arrival) -> None:
             self.messages.append(RecordedMessage("received", arrival.address, message))
@@ -165,7 +165,11 @@ def stub_operation(
     output_schema: SchemaLike = UNKNOWN,
     **declared: Any,
 ) -> Operation[Any]:
-    """Return an operation that returns a value (or a function's result), raises an error, or yields a stream."""
+    """Return an operation that returns a value, raises an error, or yields a stream of items.
+
+    If `returns` is a function, it is called with the input, and the operation returns its result. An operation with
+    `yields` and `raises` yields the items and then raises the error. `declared` are further fields of its spec.
+    """
 
     async def handler(input: Any, context: OperationContext) -> Any:
         if raises is not None:
@@ -191,7 +195,10 @@ def stub_operation(
 
 
 def stub_source(namespace: str, results: Mapping[str, Any]) -> list[Operation[Any]]:
-    """Return a stub operation for each name in `results`; it returns the value, or raises a value that is an error."""
+    """Return a stub operation for each name in `results`.
+
+    The operation returns the value of that name, or raises the value if it is an exception.
+    """
     return [
         stub_operation(f"{namespace}.{name}", raises=result)
         if isinstance(result, BaseException)
@@ -208,7 +215,10 @@ def sample_http_envelope(
 
 
 def sample_mcp_envelope(data: Any, *, text: str | None = None, is_error: bool = False) -> ResponseEnvelope[Any]:
-    """Return an envelope like those that an MCP source returns, with structured data and a text block."""
+    """Return an envelope like those that an MCP source returns.
+
+    It has a text block, which is by default the JSON of `data`. If `data` is a dict, it is also the structured content.
+    """
     structured = data if isinstance(data, dict) else None
     content = [{"type": "text", "text": text if text is not None else msgspec.json.encode(data).decode()}]
     return mcp_envelope(data, is_error=is_error, content=content, structured_content=structured)

@@ -1,8 +1,7 @@
 """The Protocol of HTTP clients: `send` sends a request and returns the response head, and the body in pieces.
 
-A client knows nothing of operations, OpenAPI, retries, redirects, cookies or credentials: it sends what it is given.
-This module also has the checks and the errors that all clients share: a request that cannot be sent unchanged is
-refused.
+A client sends each request unchanged, or raises an error. It does not retry, follow redirects, store cookies or add
+credentials. This module also has the checks and the errors that all clients share.
 """
 
 from __future__ import annotations
@@ -37,13 +36,14 @@ _DIGITS = re.compile(r"[0-9]{1,18}")
 class HTTPRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A complete request.
 
-    Clients add only framing headers, and `User-Agent`, `Accept` and `Accept-Encoding` headers if they are missing.
+    Clients add only `Content-Length` or `Transfer-Encoding`, and default `User-Agent`, `Accept` and `Accept-Encoding`
+    headers.
 
     `url` is absolute and sent unchanged, so it must be percent-encoded and contain no credentials. `headers` may repeat
-    a name. A `Content-Length` header announces the length of a streamed body; a body without it is sent in chunks. With
-    `stream`, the response head is returned when it arrives; without `stream`, a client may read the body first.
-    `timeout` is in seconds, for the whole exchange or, with `stream`, until the response head; `None` means the
-    client's default, `math.inf` no limit.
+    a name. A streamed body is sent in chunks, unless a `Content-Length` header announces its length. With `stream`, the
+    client returns the response when the head has arrived; without `stream`, it may read the body first. `timeout` is in
+    seconds: `None` means the client's default, `math.inf` no limit. It limits the whole exchange; with `stream`, only
+    the time until the response head.
     """
 
     method: str
@@ -55,14 +55,15 @@ class HTTPRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Connection settings, and timeouts in seconds; `None` means no limit.
+    """Connection settings, and timeouts in seconds. A timeout or maximum of `None` means no limit.
 
-    `timeout` is the default of requests. `read_timeout` limits the silence of a server in a streamed exchange, before
-    the head and between the pieces of the body. `max_connections` is for all hosts together; further requests are
-    queued. `max_idle` connections per host stay open for `idle_timeout` after use; 0 disables keep-alive. `proxy` is
-    for every request; proxies from the environment require `trust_env`. `verify=False` disables the check of servers'
-    certificates; a path names a PEM file with authorities to trust in addition to the system's. `certificate` is the
-    path of a PEM file with the client's certificate and private key.
+    `timeout` applies to requests without a timeout. For requests with `stream`, `read_timeout` also limits the wait for
+    the head, and for each further piece of the body. `max_connections` is for all hosts together; further requests are
+    queued. After use, at most `max_idle` connections stay open, each for `idle_timeout`; pyreqwest counts them for each
+    host, httpx2 for all hosts together. `max_idle=0` disables keep-alive. `proxy` is the URL of a proxy for all
+    requests; `trust_env` enables the proxies that environment variables name. `verify=False` disables the check of
+    servers' certificates; a path names a PEM file with authorities to trust in addition to the system's. `certificate`
+    is the path of a PEM file with the client's certificate and private key. `http2` enables HTTP/2.
     """
 
     timeout: float | None = 60.0
@@ -83,18 +84,21 @@ class HTTPResponse(Protocol):
 
     @property
     def status(self) -> int:
-        """The status code; errors and redirects do not raise exceptions."""
+        """The status code. Error statuses and redirects do not raise exceptions."""
 
     @property
     def headers(self) -> Sequence[tuple[str, str]]:
-        """The headers as received: names in any case, repeated ones kept, in order."""
+        """The headers. A name may be in any case, and may occur several times."""
 
     @property
     def url(self) -> str:
         """The URL of the request."""
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """Yield the decoded body, once; a truncated body raises `UNAVAILABLE`, a silent server `TIMEOUT`."""
+        """Yield the decompressed body, which can be read once.
+
+        Raise `UNAVAILABLE` if the body is truncated, and `TIMEOUT` if the server does not send it in time.
+        """
 
     async def close(self) -> None:
         """Release the connection; close it if the body was not read completely."""
@@ -104,14 +108,14 @@ class HTTPClient(Protocol):
     """Sends HTTP requests."""
 
     def send(self, request: HTTPRequest) -> AbstractAsyncContextManager[HTTPResponse]:
-        """Send the request on entering the block, and release its connection on leaving it."""
+        """Return a context manager: entering it sends the request, and leaving it releases the connection."""
 
     async def close(self) -> None:
-        """Close every connection; pending requests fail, at the latest at their timeout."""
+        """Close all connections. Pending requests fail, at the latest when their timeout ends."""
 
 
 async def read_body(response: HTTPResponse, *, limit: int) -> bytes:
-    """Read the whole body; raise `EXECUTION_ERROR` if it exceeds `limit` bytes after decoding."""
+    """Return the whole decompressed body; raise `EXECUTION_ERROR` if it exceeds `limit` bytes."""
     whole = b""
     parts: list[bytes] | None = None
     size = 0
@@ -143,17 +147,17 @@ def user_agent() -> str:
 
 
 def head_timeout(request: HTTPRequest, options: ClientOptions) -> float | None:
-    """Return the request's timeout, else the client's; `None` means no limit."""
+    """Return the timeout of the request, or the client's default if the request has none; None means no limit."""
     timeout = options.timeout if request.timeout is None else request.timeout
     return None if timeout == math.inf else timeout
 
 
 class ExpiredError(Exception):
-    """The timeout of `within` passed; distinct from a `TimeoutError` of other code."""
+    """Raised by `within` after its timeout; distinct from a `TimeoutError` that the awaited code raises."""
 
 
 async def within(timeout: float | None, waiting: Awaitable[T]) -> T:
-    """Await for at most `timeout` seconds, then raise `ExpiredError`."""
+    """Return the result of `waiting`; raise `ExpiredError` if it takes longer than `timeout` seconds."""
     try:
         async with asyncio.timeout(timeout) as scope:
             return await waiting
@@ -173,7 +177,10 @@ def describe(request: HTTPRequest) -> str:
 
 
 def error_text(data: object) -> str:
-    """Return the message in the body of an error, from one of the usual properties; empty if there is none."""
+    """Return the message in the decoded body of an error response, at most 200 characters; empty if there is none.
+
+    The message is the body itself if it is a string, else a property such as `message`, `detail` or `error`.
+    """
     if isinstance(data, str):
         return data.strip()[:200]
     for key in ("message", "detail", "title", "error_description", "error"):
@@ -196,12 +203,12 @@ def failure(
 
 
 def refusal(request: HTTPRequest, reason: str) -> CallError:
-    """Return the error of a request that cannot be sent unchanged, and so is not sent."""
+    """Return the `VALIDATION_ERROR` of a request that is not sent, because a client would have to change it."""
     return failure(request, reason, executed="no", code=ErrorCode.VALIDATION_ERROR)
 
 
 def request_target(request: HTTPRequest) -> str:
-    """Return path and query exactly as in the URL; refuse a URL that a client would rewrite."""
+    """Return path and query exactly as in the URL; raise `VALIDATION_ERROR` if a client would have to change them."""
     match = _URL.fullmatch(request.url)
     if match is None:
         raise refusal(request, "not an absolute http or https URL")
@@ -221,7 +228,7 @@ def request_target(request: HTTPRequest) -> str:
 
 
 def check_method_and_headers(request: HTTPRequest) -> None:
-    """Refuse a method or header that could inject header lines; error messages never show header values."""
+    """Raise `VALIDATION_ERROR` for an invalid method or header; the message never shows a header's value."""
     if not _TOKEN.fullmatch(request.method):
         raise refusal(request, "invalid method")
     for name, value in request.headers:
@@ -232,10 +239,10 @@ def check_method_and_headers(request: HTTPRequest) -> None:
 
 
 def sent_headers(request: HTTPRequest) -> Sequence[tuple[str, str]]:
-    """Return the headers with correct framing.
+    """Return the headers of a request without `Transfer-Encoding`, and without a wrong `Content-Length`.
 
-    With a wrong `Content-Length` or `Transfer-Encoding`, a server would read the body of one request as the next
-    request. `Content-Length: 0` is added for an empty body, because not every client adds it.
+    With a wrong length, a server would read the body of one request as the next request. An empty body gets
+    `Content-Length: 0`, because not every client adds this header.
     """
     empty = not request.body and (request.body is not None or request.method in _WITH_BODY)
     for name, _ in request.headers:
@@ -250,7 +257,7 @@ def sent_headers(request: HTTPRequest) -> Sequence[tuple[str, str]]:
 
 
 def announced_length(request: HTTPRequest) -> int | None:
-    """Return the length of a streamed body from the headers; None if they do not state it."""
+    """Return the `Content-Length` of a streamed body; None without this header, or if the body is not streamed."""
     if request.body is None or isinstance(request.body, bytes):
         return None
     lengths = {value.strip() for name, value in request.headers if name.lower() == "content-length"}
@@ -263,7 +270,7 @@ def announced_length(request: HTTPRequest) -> int | None:
 
 
 def checked_body(request: HTTPRequest) -> AsyncIterable[bytes]:
-    """Return the request's body; reading it fails if its length differs from the announced length."""
+    """Return a request's streamed body; reading raises an error if the body is not as long as its `Content-Length`."""
     assert request.body is not None
     assert not isinstance(request.body, bytes)
     length = announced_length(request)

@@ -46,8 +46,8 @@ _NOT_SENT = (
 class Httpx2Client:
     """An HTTP client on httpx2, bound to the event loop of its first request.
 
-    An `httpx2.AsyncClient` that is passed in provides connections, proxies and event hooks; its creator closes it. Its
-    headers, cookies, authentication, base URL, timeouts and redirects are ignored, because requests are complete.
+    If `client` is passed, its connections, proxies and event hooks are used, and its creator must close it. Of its
+    headers, only `Accept-Encoding` is used. Its cookies, authentication, base URL, timeouts and redirects are ignored.
     """
 
     def __init__(self, client: httpx2.AsyncClient | None = None, *, options: ClientOptions | None = None) -> None:
@@ -58,7 +58,7 @@ class Httpx2Client:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def send(self, request: HTTPRequest) -> AbstractAsyncContextManager[HTTPResponse]:
-        """Send the request on entering the block, and release its connection on leaving it."""
+        """Return a context manager: entering it sends the request, and leaving it releases the connection."""
         if self._client.is_closed:
             raise failure(request, "the client is closed", executed="no")
         loop = asyncio.get_running_loop()
@@ -69,7 +69,10 @@ class Httpx2Client:
         return _Exchange(self._client, self._options, request, self._accepted)
 
     async def close(self) -> None:
-        """Close every connection, if the client was created here; pending requests fail at their timeout."""
+        """Close all connections, unless the `httpx2.AsyncClient` was passed in.
+
+        Pending requests fail, at the latest when their timeout ends.
+        """
         if self._owned:
             await self._client.aclose()
 
@@ -83,7 +86,7 @@ class Httpx2Client:
 class _Exchange:
     """One request and its response: entering the block sends the request, leaving the block releases the connection.
 
-    Iterating yields the decoded body, once.
+    Iterating yields the decompressed body, which can be read once.
     """
 
     def __init__(self, client: httpx2.AsyncClient, options: ClientOptions, request: HTTPRequest, accepted: str) -> None:
@@ -117,7 +120,7 @@ class _Exchange:
         await self.close()
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """Return an iterator of the decoded body, which can be read once."""
+        """Return an iterator of the decompressed body, which can be read once."""
         return self
 
     def __aiter__(self) -> Self:
@@ -145,7 +148,7 @@ class _Exchange:
 
 
 def _prepare(request: HTTPRequest, options: ClientOptions, accepted: str) -> httpx2.Request:
-    """Convert a request to an `httpx2.Request`; refuse a request that cannot be sent unchanged."""
+    """Convert a request to an `httpx2.Request`; raise `VALIDATION_ERROR` if it cannot be sent unchanged."""
     target = request_target(request)
     check_method_and_headers(request)
     body = request.body if request.body is None or isinstance(request.body, bytes) else checked_body(request)
@@ -165,12 +168,12 @@ def _prepare(request: HTTPRequest, options: ClientOptions, accepted: str) -> htt
 
 
 def _timeouts(request: HTTPRequest, options: ClientOptions) -> dict[str, float | None]:
-    """Return the timeouts that httpx2 enforces. `_Exchange` enforces the timeout of the request (`head_timeout`)."""
+    """Return the timeouts that httpx2 enforces; `_Exchange` itself enforces the timeout of the request."""
     return {"connect": options.connect_timeout, "read": options.read_timeout if request.stream else None}
 
 
 def _all_headers(request: HTTPRequest, accepted: str) -> list[tuple[bytes, bytes]]:
-    """Return the request's headers, with User-Agent and Accept-Encoding."""
+    """Return the request's headers, and defaults for `Accept`, `User-Agent` and `Accept-Encoding`."""
     headers = [(name.encode("ascii"), value.encode("utf-8")) for name, value in sent_headers(request)]
     given = {name.lower() for name, _ in headers}
     defaults = [(b"Accept", b"*/*"), (b"User-Agent", user_agent().encode("ascii"))]
@@ -187,7 +190,7 @@ def _text(value: bytes) -> str:
 
 
 def _failed(request: HTTPRequest, error: httpx2.HTTPError | ExpiredError) -> CallError:
-    """Translate an httpx2 error."""
+    """Convert an httpx2 error or an expired timeout to a `CallError`."""
     if isinstance(error, ExpiredError):
         return failure(request, "no response in time", executed="unknown", code=ErrorCode.TIMEOUT)
     if isinstance(error, httpx2.LocalProtocolError):  # its message may contain a header's value

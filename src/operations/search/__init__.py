@@ -1,4 +1,4 @@
-"""Search: operations ranked by relevance to a query. It is independent of registries and sources."""
+"""Search: operations ranked by relevance to a query, independently of registries and sources."""
 
 from operations.search.ranking import SearchDocument, SearchIndex
 

@@ -1,8 +1,9 @@
 """SearchIndex: BM25 over the fields of descriptions, weighted by the query's intent.
 
-`tf = Σ weight·count / (1 - b + b·length/average)` over the fields of a document. Each word of a query scores its best
-alternative's `idf·weight·3tf/(tf + 2)`. The sum is multiplied by three factors: how much of the query matches, whether
-the document matches the query's verb, and how many of the document's subjects the query does not mention.
+`tf = Σ weight·count / (1 - b + b·length/average)` over the fields of a document. Each word of a query has alternatives:
+its stem, synonyms, and stems with the same beginning. The word adds the score `idf·weight·3tf/(tf + 2)` of its best
+alternative. The sum of all words is then multiplied by factors: for example, a document scores higher if it has the
+query's verb, and lower for each of its subjects that the query does not mention.
 """
 
 from __future__ import annotations
@@ -57,8 +58,9 @@ class SearchDocument(msgspec.Struct, frozen=True):
     type: str = ""
     """The type of the operation: query, mutation or subscription."""
     method: str = ""
-    """The HTTP method and path; empty if there are none."""
+    """The HTTP method of an API operation; otherwise empty."""
     path: str = ""
+    """The path of an API operation, with its parameters in braces; otherwise empty."""
     tags: Sequence[str] = ()
     fields: Sequence[str] = ()
     """Names of the input's properties."""
@@ -178,7 +180,7 @@ class SearchIndex:
         return terms, _intent(words)
 
     def _prefixed(self, word: str) -> list[str]:
-        """Return the stems of the index that begin with `word`, and those that are a beginning of `word`."""
+        """Return the stems of the index that begin with `word`, or that `word` begins with; none for a short `word`."""
         if len(word) < _SHORTEST_PREFIX:
             return []
         at = bisect_left(self._vocabulary, word)
@@ -201,7 +203,7 @@ class SearchIndex:
         return best
 
     def _focus(self, entry: _Entry, asked: set[str]) -> float:
-        """Return a factor of the score. Each subject of a document that the query does not mention makes it smaller."""
+        """Return a factor of the score: the more subjects a document has that the query lacks, the smaller it is."""
         extra = sum(self._idf.get(noun, 0.0) for noun in entry.nouns - asked) / self._largest_idf
         factor = 1 / (1 + 0.55 * extra) / (1 + 0.25 * len(entry.scopes - asked)) / (1 + 0.03 * entry.depth)
         return factor * (1.15 if entry.last in asked else 1.0)
@@ -272,7 +274,10 @@ def _intent(words: Sequence[str]) -> _Intent:
 
 
 def _agreement(does: str, asked: _Intent) -> float:
-    """Return a factor of the score: above 1 if the document has the query's intent, 1 if it has none, else below 1."""
+    """Return a factor of the score from the intent of a document (`does`) and of the query.
+
+    It is above 1 if the intents agree, 1 if the intent of the document is unknown, and otherwise below 1.
+    """
     if not does:
         return 1.0
     if does == asked.verb:

@@ -292,7 +292,7 @@ def stem(word: str) -> str:
         if word.endswith(ending) and len(word) - len(ending) >= _SHORTEST_STEM:
             word = word[: len(word) - len(ending)] + put
             break
-    # `cancelled`, `running`: the doubled consonant goes with its ending.
+    # `cancelled`, `running`: the consonant that was doubled before the ending becomes a single one.
     if len(word) > _SHORTEST_STEM and word[-1] == word[-2] and word[-1] not in "aeiouls":
         return word[:-1]
     return word[:-1] if word.endswith("ll") else word

@@ -1,4 +1,4 @@
-"""Sources from other packages: functions that return operations, in the entry-point group `operations.sources`."""
+"""Sources from other packages: functions in the entry-point group `operations.sources` that return operations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def list_sources() -> list[str]:
 
 
 def find_source(name: str) -> SourceFunction:
-    """Return the function of a source; raise if it is not installed or cannot be imported."""
+    """Return the function of a source; raise `VALIDATION_ERROR` if no such source is installed or can be imported."""
     entries: list[EntryPoint] = list(entry_points(group=GROUP, name=name))
     if not entries:
         known = ", ".join(list_sources()) or "no source"
@@ -61,7 +61,7 @@ async def open_source(
 
 
 async def _gather(given: Any) -> list[Operation[Any]]:
-    """Collect the operations of a source; raise if it returned anything else."""
+    """Return the operations of a source as a list; raise `VALIDATION_ERROR` if it returned anything else."""
     if isinstance(given, AsyncIterable):
         found = [item async for item in given]
     elif isinstance(given, Iterable):

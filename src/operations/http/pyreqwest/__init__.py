@@ -1,7 +1,7 @@
 """The default HTTP client, on pyreqwest, with workarounds for its limitations.
 
-- `client_pool` and `socket_abort`: pyreqwest cannot cancel a request that was sent. So `socket_abort` shuts down the
-  connections of the request's client, found by a socket option. The pool gives each client to few requests at a time.
+- `client_pool` and `socket_abort`: pyreqwest cannot cancel a request that was sent. So `socket_abort` shuts down all
+  connections of the request's client, which it finds by a socket option. In the pool, few requests share a client.
 - `exit_guard`: pyreqwest's thread outlives the interpreter and would abort the process. The thread is blocked before
   the interpreter ends.
 

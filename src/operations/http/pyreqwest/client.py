@@ -65,12 +65,12 @@ class PyreqwestClient:
         self._options = options = options or ClientOptions()
         self._closed = False
         self._aborter = SocketAborter()
-        # Streams have a separate pool, because the read timeout is a setting of a client, and only streams have one.
+        # Streams have a separate pool: only they have a read timeout, and pyreqwest sets it for a whole client.
         self._calls = self._pool(None, _SHARE_TLS)
         self._streams = self._pool(options.read_timeout, 1)
 
     def send(self, request: HTTPRequest) -> AbstractAsyncContextManager[HTTPResponse]:
-        """Send the request on entering the block, and release its connection on leaving it."""
+        """Return a context manager: entering it sends the request, and leaving it releases the connection."""
         if self._closed or exit_guard.blocked.is_set():
             reason = "the client is closed" if self._closed else "the process is ending"
             raise failure(request, reason, executed="no")
@@ -78,7 +78,7 @@ class PyreqwestClient:
         return _Exchange(pool, request, self._options)
 
     async def close(self) -> None:
-        """Close every connection; pending requests fail."""
+        """Close all connections; pending requests fail."""
         self._closed = True
         for pooled in self._calls.clear() + self._streams.clear():
             # pyreqwest's close() fails pending requests; idle connections close with the last reference.
@@ -111,7 +111,7 @@ class PyreqwestClient:
 class _Exchange:
     """One request and its response: entering the block sends the request, leaving the block releases the connection.
 
-    Iterating yields the decoded body, once.
+    Iterating yields the decompressed body, which can be read once.
     """
 
     __slots__ = (
@@ -128,7 +128,7 @@ class _Exchange:
         self._stream: StreamRequest | None = None
         self._upload: _Upload | None = None
         self._piece: bytes | None = None
-        """Start of the body, if it arrived with the head and has not been returned yet."""
+        """First piece of the body, if it was read with the head and has not been returned yet; else None."""
         self._headers: Sequence[tuple[str, str]] | None = None
         self._ended = False
         self.url = request.url
@@ -151,11 +151,11 @@ class _Exchange:
             if request.stream:
                 head = await within(timeout, stream.__aenter__())
             else:
-                # The request passes its timeout to Rust, which costs less than a timer here. The head comes with up to
-                # one piece of the body, without waiting.
+                # pyreqwest enforces the timeout of this request, which costs less than a timer here. With the head, it
+                # has already read a piece of the body.
                 head = await stream.__aenter__()
                 piece = await head.body_reader.read(_PIECE)
-        except BaseException as error:  # noqa: BLE001  # every way a request can end is translated in one place
+        except BaseException as error:  # noqa: BLE001  # `_ended_early` handles every way in which a request can end
             raise self._ended_early(error) from None
         if task and task.cancelling() > cancelled:  # pyreqwest loses a cancellation that coincides with the result
             await self.close()
@@ -174,13 +174,13 @@ class _Exchange:
 
     @property
     def headers(self) -> Sequence[tuple[str, str]]:
-        """The headers as received."""
+        """The headers, with names in lower case."""
         if self._headers is None:
             self._headers = _read_headers(self._head.headers)
         return self._headers
 
     def _ended_early(self, error: BaseException) -> BaseException:
-        """Release a request without a response; return the error to raise."""
+        """Release the client of a request that failed before its response, and return the error to raise."""
         if isinstance(error, (PyreqwestError, CallError)):
             self._release()
             return error if isinstance(error, CallError) else _failed(self._request, error)
@@ -190,7 +190,7 @@ class _Exchange:
         return error
 
     async def _wait(self, origin: str, timeout: float | None) -> tuple[PooledClient[Client], float | None]:
-        """Wait in the queue for a client; return it and the remaining time."""
+        """Wait in the queue for a client; return the client and what is left of `timeout`."""
         began = time.monotonic()
         try:
             pooled = await within(timeout, self._pool.wait(origin))
@@ -205,7 +205,7 @@ class _Exchange:
         self._discard_piece()
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """Return an iterator of the decoded body, which can be read once."""
+        """Return an iterator of the decompressed body, which can be read once."""
         return self
 
     def __aiter__(self) -> Self:
@@ -254,7 +254,7 @@ class _Exchange:
             self._release()
 
     def _discard_piece(self) -> None:
-        """Drop a piece of the body that was not read; a later read then reports that the response is closed."""
+        """Discard a piece of the body that was not read; a later read then fails, because the response is closed."""
         if self._piece is not None:
             self._piece = None
             self._ended = False
@@ -268,9 +268,9 @@ class _Exchange:
 
 
 class _Upload:
-    """A streamed body with a method `stop`, which also ends the request.
+    """A streamed request body; `stop` ends the body and the request.
 
-    It is needed because pyreqwest sends the whole body even if the request is cancelled.
+    Without `stop`, pyreqwest would send the whole body even if the request is cancelled.
     """
 
     __slots__ = ("_pieces", "_pulling", "_stopped")
@@ -290,8 +290,9 @@ class _Upload:
         return self
 
     def __anext__(self) -> Awaitable[bytes]:
-        # No coroutine once the upload is stopped: if the event loop is closing, it would never be awaited. And no
-        # exception: pyreqwest calls `anext` with a default value, which on Python 3.11 then ends the process.
+        # A stopped upload returns no coroutine: if the event loop is closing, the coroutine would never be awaited. It
+        # raises no exception either: pyreqwest calls `anext` with a default value, and on Python 3.11 an exception from
+        # `__anext__` would then end the process.
         return _StoppedUpload() if self._stopped else self._next()
 
     async def _next(self) -> bytes:
@@ -305,14 +306,14 @@ class _Upload:
 
 
 class _StoppedUpload:
-    """An awaitable in place of the next piece of a stopped upload; it ends the request."""
+    """An awaitable in place of the next piece of a stopped upload; it raises an error, which ends the request."""
 
     def __await__(self) -> Generator[Any, None, bytes]:
         raise ConnectionAbortedError("the request was cancelled")
 
 
 def _prepare(client: Client, request: HTTPRequest, timeout: float | None, upload: _Upload | None) -> StreamRequest:
-    """Convert a request to a pyreqwest request; refuse a request that cannot be sent unchanged."""
+    """Convert a request to a pyreqwest request; raise `VALIDATION_ERROR` if it cannot be sent unchanged."""
     url = _exact_url(request)
     try:
         builder = client.request(request.method, url).headers(sent_headers(request))
@@ -331,7 +332,10 @@ def _prepare(client: Client, request: HTTPRequest, timeout: float | None, upload
 
 
 def _exact_url(request: HTTPRequest) -> Url:
-    """Parse the URL; refuse it if reqwest would rewrite it, which resolves dot segments and converts `\\` to `/`."""
+    """Parse the request's URL; raise `VALIDATION_ERROR` if reqwest would change its path or query.
+
+    reqwest resolves dot segments and converts `\\` to `/`.
+    """
     try:
         url = Url(request.url)
     except ValueError as error:
@@ -359,7 +363,10 @@ def _readable_headers(headers: HeaderMap) -> Iterator[tuple[str, str]]:
 
 
 def _failed(request: HTTPRequest, error: PyreqwestError) -> CallError:
-    """Translate a pyreqwest error. Only the last cause is shown, because the first cause contains the whole URL."""
+    """Convert a pyreqwest error to a `CallError`.
+
+    The message shows only the last cause, because the first cause contains the whole URL.
+    """
     details = error.details if isinstance(error, DetailedPyreqwestError) else None
     causes = [cause["message"] for cause in (details and details["causes"]) or ()]
     connecting = "client error (Connect)" in causes

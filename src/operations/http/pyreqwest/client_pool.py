@@ -1,6 +1,7 @@
 """Client pool: few requests share a client, so that aborting a cancelled request disturbs few others.
 
-Independent of HTTP: a client is any object that `build(origin, mark)` returns. The mark is that of `socket_abort`.
+The pool is independent of HTTP: a client is any object that `build(origin, mark)` returns. `socket_abort` finds the
+connections of a client by its mark.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class PooledClient(Generic[T]):
 
 
 class ClientPool(Generic[T]):
-    """The clients for one kind of request; usable from several event loops."""
+    """The clients for one kind of request (calls or streams); usable from several event loops."""
 
     def __init__(
         self,
@@ -89,10 +90,10 @@ class ClientPool(Generic[T]):
             return self._pick(origin)
 
     def release(self, used: PooledClient[T], *, abort_seconds: float | None = None) -> None:
-        """End a request; with `abort_seconds`, the request was cancelled, and its connection is aborted.
+        """Return a client after a request; pass `abort_seconds` if the request was cancelled, to abort its connection.
 
         The connection is aborted when no other request uses the client. If the connection is not open yet, it is
-        aborted when it opens within `abort_seconds`.
+        aborted if it opens within `abort_seconds` seconds.
         """
         with self._lock:
             used.requests -= 1

@@ -29,7 +29,7 @@ blocked = Event()
 
 
 def guard_exit() -> None:
-    """Block the thread when this process ends."""
+    """Register an exit handler that blocks pyreqwest's thread when this process ends."""
     global _process
     if _process != os.getpid():
         _process = os.getpid()
@@ -49,7 +49,7 @@ def _block_thread() -> None:
 
 
 def _is_waiting(client: Client, trap: _Trap) -> bool:
-    """Start a request that reports to the trap; return False if the request ended before the trap waited for it."""
+    """Start a request that reports its end to the trap; return False if the request has already ended."""
     before = events._get_running_loop()
     events._set_running_loop(cast(asyncio.AbstractEventLoop, trap))
     try:
@@ -69,7 +69,7 @@ class _Trap:
         self.waiting: Any = None
 
     def get_debug(self) -> bool:
-        """Return the debug flag that a future reads."""
+        """Return False; a future reads this flag from its event loop."""
         return False
 
     def create_future(self) -> asyncio.Future[Any]:

@@ -1,8 +1,8 @@
-"""Abort of connections that a library gives no handle for, found by a mark on their sockets.
+"""Abort of connections to which a library gives no access, found by a mark on their sockets.
 
-The mark is `TCP_USER_TIMEOUT`, an option that a client sets on every socket and that any code in the process can
-read. Each group of connections has a different number of milliseconds, long enough to have no effect. Linux only: on
-other platforms nothing is marked or aborted.
+The mark is `TCP_USER_TIMEOUT`: an option in milliseconds that a client sets on all its sockets, and that any code in
+the process can read. Each client has a different value, long enough to have no effect. Linux only: on other platforms
+no connection is marked or aborted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _marks: Iterator[int] = itertools.cycle(range(_MIN_MARK, _MAX_MARK))
 
 
 def new_mark() -> int:
-    """Return a mark that no other group of connections in this process has: milliseconds for `TCP_USER_TIMEOUT`."""
+    """Return a mark that no other client in this process has: milliseconds for `TCP_USER_TIMEOUT`."""
     return next(_marks)
 
 
@@ -35,11 +35,11 @@ class SocketAborter:
     """Aborts marked connections, from any event loop."""
 
     def __init__(self) -> None:
-        # A client may be used by several event loops. Each loop searches for itself: another may end at any time.
+        # A client may be used by several event loops. Each loop runs its own search, as another may end at any time.
         self._searches: WeakKeyDictionary[asyncio.AbstractEventLoop, _Search] = WeakKeyDictionary()
 
     def abort(self, mark: int, *, abort_seconds: float) -> None:
-        """Abort the connections with the mark; if there are none yet, search again for `abort_seconds` seconds."""
+        """Abort the connections with the mark; if there are none yet, repeat the search for `abort_seconds` seconds."""
         if not CAN_ABORT:
             return
         loop = asyncio.get_running_loop()
@@ -69,8 +69,8 @@ class _Search:
         self._next = None
         found = _shut_down(self._pending)
         now = time.monotonic()
-        # A host name may still be resolving, and its connection opens after the call ended. An aborted connection may
-        # be replaced. So marks that were found are searched once more.
+        # The search for a mark that was not found continues: while a host name is resolved, its connection is not open
+        # yet. A mark that was found is searched once more: the library may have replaced an aborted connection.
         self._pending = {
             mark: now if mark in found else until
             for mark, until in self._pending.items()
@@ -88,7 +88,8 @@ def _shut_down(marks: Container[int]) -> set[int]:
         with suppress(OSError):  # closed meanwhile, or not a TCP socket
             if _mark_of(int(name)) not in marks:
                 continue
-            # Another thread may close the descriptor and its number may be reused; a duplicate stays the same socket.
+            # Another thread may close the descriptor, and the system may reuse its number. The number of a duplicate
+            # refers to the same socket until it is closed here.
             with _socket(os.dup(int(name))) as duplicate:
                 mark = duplicate.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
                 if mark in marks:

@@ -131,7 +131,7 @@ class MCPCaller:
             raise RequestTimeoutError from None
 
     async def _provide_input(self, pending: _PendingRequest, result: dict[str, Any]) -> dict[str, Any]:
-        """Respond to the server's input requests, and send the request again with the responses."""
+        """Send the request again with responses to the server's input requests, and return the final result."""
         pause = 0.05
         for _ in range(MAX_INPUT_ROUNDS):
             input_requests = result.get("inputRequests")
@@ -172,10 +172,10 @@ class MCPCaller:
         return False
 
     def _seconds(self, context: OperationContext) -> float | None:
-        """Return the time limit of a call: the time until its deadline; if it has none, the timeout of the config.
+        """Return the time limit of a call: until just after its deadline; without a deadline, the config's timeout.
 
-        The registry already enforces the deadline. This limit is for handlers that are called directly. It is slightly
-        later than the deadline, because two cancellations at the same moment would interrupt each other.
+        The registry already enforces the deadline; this limit is for handlers that are called directly. It ends later
+        than the deadline, because two cancellations at the same moment would interrupt each other.
         """
         if context.deadline is None:
             return self._config.timeout
@@ -240,7 +240,7 @@ def _selected(identity: Identity, fields: Sequence[str]) -> dict[str, Any]:
 
 
 def as_json(params: Mapping[str, Any], max_bytes: int) -> dict[str, Any]:
-    """Return the parameters as plain JSON values; raise `VALIDATION_ERROR` for other values and for too large ones.
+    """Return the parameters as JSON values; raise `VALIDATION_ERROR` if they are not JSON, too large or too deep.
 
     Parameters are checked before they are sent: a value that cannot be encoded would end the session for all calls.
     """
@@ -252,7 +252,7 @@ def as_json(params: Mapping[str, Any], max_bytes: int) -> dict[str, Any]:
     if len(encoded) > max_bytes:
         message = f"the request has {len(encoded):,} bytes and exceeds max_message_bytes ({max_bytes:,})"
         raise CallError(ErrorCode.VALIDATION_ERROR, message, {"bytes": len(encoded), "limit": max_bytes})
-    # Fast path: most requests have fewer brackets than levels are allowed.
+    # Fast path: most requests have fewer brackets than the number of levels that is allowed.
     if encoded.count(b"[") + encoded.count(b"{") > MAX_DEPTH and is_too_deep(encoded):
         raise CallError(ErrorCode.VALIDATION_ERROR, f"the request is nested deeper than {MAX_DEPTH} levels")
     return plain

@@ -161,7 +161,7 @@ class MCPClient:
         return operations
 
     def _replace(self, operations: Iterable[Operation[Any]]) -> None:
-        """Replace the operations; an operation whose spec did not change stays the same object."""
+        """Replace the operations, also in the registries. One whose spec did not change stays the same object."""
         before = self._operations
         after: dict[str, Operation[Any]] = {}
         for operation in operations:

@@ -1,4 +1,4 @@
-"""MCPClientConfig: the address, limits and handlers of one MCP server. Opens nothing."""
+"""MCPClientConfig: the address, limits and handlers of one MCP server."""
 
 from __future__ import annotations
 

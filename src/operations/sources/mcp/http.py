@@ -191,7 +191,7 @@ class _DecodedBody(httpx2.AsyncByteStream):
 
 
 class _LimitedBody(_DecodedBody):
-    """A body that above a limit is truncated, or raises `ResponseTooLargeError`."""
+    """A body with a size limit: a longer body is truncated, or raises `ResponseTooLargeError`."""
 
     def __init__(self, response: httpx2.Response, limit: int, *, truncate: bool) -> None:
         super().__init__(response)
@@ -207,7 +207,7 @@ class _LimitedBody(_DecodedBody):
                 yield chunk[:left]
                 left -= len(chunk)
                 if len(chunk) >= DECODED_CHUNK_BYTES:
-                    await asyncio.sleep(0)  # one received chunk may decompress to thousands of these
+                    await asyncio.sleep(0)  # let other tasks run: a received chunk may become thousands of these
                 if left <= 0 and self._truncate:
                     return
 
@@ -267,7 +267,7 @@ def actual_failure(error: RequestFailedError) -> RequestLostError | RequestFaile
 
 
 def _plain_request(request: httpx2.Request) -> HTTPRequest:
-    """Return the head of a request, for observers."""
+    """Return the method, URL and headers of a request, for `on_request` and `on_response`."""
     return HTTPRequest(method=request.method, url=str(request.url), headers=request.headers.multi_items())
 
 
@@ -359,7 +359,7 @@ async def sse_transport(config: MCPClientConfig, on_ended: Callable[[], None]) -
 
 
 class _SSEClient(ErrorReportingClient):
-    """An HTTP client that ends the session if a POST fails. Bodies are limited; the event stream has no idle limit."""
+    """An HTTP client that ends the session if a request fails. The event stream has no read timeout."""
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         """Send a request; end the session if it fails."""

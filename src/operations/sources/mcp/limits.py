@@ -86,7 +86,7 @@ class _List:
 
 
 def without_deep_tools(message: bytes) -> bytes | None:
-    """Return a too deeply nested `tools/list` response with the contents of each deep tool replaced by `TOO_DEEP`.
+    """Return a copy of a `tools/list` response in which `TOO_DEEP` replaces the contents of each too deep tool.
 
     Return None for any other message.
     """

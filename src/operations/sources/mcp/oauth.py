@@ -63,7 +63,7 @@ class FileTokenStorage:
         return stored if isinstance(stored, dict) else {}
 
     def _store(self, name: str, value: dict[str, Any]) -> None:
-        """Replace the file atomically."""
+        """Store a value under a name; the file is replaced atomically."""
         directory = self.path.parent
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         directory.chmod(0o700)
@@ -89,7 +89,7 @@ class _ClientCredentials(ClientCredentialsOAuthProvider):
 
 
 def _choose_server(advertised: list[str], issuer: str) -> str:
-    """Return the advertised server that is the issuer; raise if there is none: no other server may get the secret."""
+    """Return the advertised server that is the issuer. Raise if none is: no other server may get the secret."""
     for server in advertised:
         if issuers_match(server, issuer):
             return server
@@ -102,7 +102,7 @@ def _choose_server(advertised: list[str], issuer: str) -> str:
 
 
 def _issuer_of(url: str, settings: MCPOAuth) -> str:
-    """Return the authorisation server that may get the client secret: the configured one, else the server itself."""
+    """Return the authorisation server that may get the client secret: `settings.issuer`, else the origin of `url`."""
     parts = urlsplit(url)
     return settings.issuer or f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 

@@ -82,7 +82,10 @@ def _refused(path: str, reason: str) -> CallError:
 
 
 def put_bytes(value: Any, places: Any) -> Any:
-    """Decode the base64 strings at JSON pointers of a value to bytes, in place; return the value."""
+    """Replace the base64 strings at the JSON pointers `places` in a value by their bytes; return the value.
+
+    Pointers to other values are ignored. The value is changed in place.
+    """
     for place in places if isinstance(places, list) else ():
         if not isinstance(place, str) or place.count("/") > _DEEPEST:
             continue

@@ -51,7 +51,7 @@ class ServerSession(Protocol):
         """Return the result unchanged; raise RequestFailedError, RequestLostError or RequestTimeoutError."""
 
     async def respond(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the client's response to a server's request; raise RequestFailedError without a handler."""
+        """Return the handler's response to a server's request; raise RequestFailedError if it has none or it fails."""
 
     def set_tools(self, input_schemas: Mapping[str, Any]) -> Mapping[str, str]:
         """Store the input schemas of all listed tools; return the tools that the protocol forbids, with reasons."""
@@ -82,7 +82,7 @@ class RequestLostError(Exception):
 
 
 class RequestTimeoutError(Exception):
-    """The time limit of a request passed; a cancellation was sent to the server."""
+    """The time limit of a request passed."""
 
 
 _CODES = {

@@ -189,7 +189,7 @@ class LimitedResponses:
             self._unsent -= size
 
     async def aclose(self) -> None:
-        """Send no more messages."""
+        """Close the sending end."""
         await self._stream.aclose()
 
     async def __aenter__(self) -> LimitedResponses:

@@ -96,7 +96,7 @@ class MCPSession:
             raise RequestTimeoutError from None
 
     async def respond(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the client's response to a server's request."""
+        """Return the handler's response to a server's request; raise RequestFailedError if there is none."""
         return await self._requests.respond(method, params)
 
     def set_tools(self, input_schemas: Mapping[str, Any]) -> Mapping[str, str]:

@@ -1,7 +1,7 @@
 """Stdio transport: a server as a child process, messages over its standard streams, its stderr to the log.
 
-The SDK's transport copies a long message once per received chunk (seconds for 20 MB), does not limit its length, and
-fails on output that is not UTF-8.
+This replaces the SDK's stdio transport, which copies a long message once per received chunk (seconds for 20 MB), does
+not limit the length of a message, and fails on output that is not UTF-8.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ EXIT_SECONDS = 2.0
 """Time limit for the server to exit after SIGTERM."""
 MAX_LOG_LINE = 8_192
 _MAX_IGNORED = 100
-"""Number of lines on stdout that are logged because they are not messages."""
+"""Maximum number of lines on stdout that are logged because they are not messages."""
 
 Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], "_Sender"]
 
@@ -75,7 +75,7 @@ async def stdio_transport(name: str, config: MCPClientConfig) -> AsyncIterator[S
 
 
 class _Sender:
-    """The sending end: `send` queues a request or notification, but waits until a response is being written."""
+    """The sending end: `send` queues a request or notification; for a response, it waits until writing begins."""
 
     def __init__(
         self, requests: MemoryObjectSendStream[SessionMessage], responses: MemoryObjectSendStream[SessionMessage]
@@ -88,7 +88,7 @@ class _Sender:
         await (self._responses if is_response(item) else self._requests).send(item)
 
     async def aclose(self) -> None:
-        """Send no more messages."""
+        """Close the sending end."""
         self._requests.close()
         self._responses.close()
 

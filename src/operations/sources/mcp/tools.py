@@ -168,7 +168,7 @@ class ToolRunner:
         self._read_only = read_only
 
     async def run(self, input: Any, context: OperationContext) -> ResponseEnvelope[Any]:
-        """Call the tool; progress goes to the context's callback."""
+        """Call the tool and return its envelope; progress goes to the context's callback."""
         report = None if context.progress is None else ProgressReporter(context.progress)
         return await self._call(input, context, report)
 
@@ -203,7 +203,7 @@ class ToolRunner:
     async def _run_task(
         self, request: MCPRequest, context: OperationContext, on_progress: OnProgress | None
     ) -> Mapping[str, Any]:
-        """Run the tool as a task of protocol version 2025-11-25; the response to `tasks/result` comes when it ends."""
+        """Run the tool as a task of protocol version 2025-11-25, and return the result of the task when it ends."""
         request = msgspec.structs.replace(request, params={**request.params, "task": {}}, repeatable=False)
         try:
             created = await self.calls.call(request, context, on_progress)
@@ -285,7 +285,7 @@ def is_tool_data(envelope: ResponseEnvelope[Any]) -> bool:
 
 
 def _json_text(content: list[Any], schema: Schema) -> Any:
-    """Return the value of a single text block with JSON that matches the output schema."""
+    """Return the JSON value in a single text block, if it matches the output schema; else `_MISSING`."""
     if len(content) != 1 or content[0].type != "text" or schema.is_unknown:
         return _MISSING
     try:

@@ -109,8 +109,9 @@ class CredentialSource:
         return choose_credentials(self._auth if own is None else own, self._schemes, security)
 
     async def resolve(self, chosen: Sequence[tuple[HTTPAuth, Scheme | None]], timeout: float) -> RequestCredentials:
-        """Return the chosen credentials as headers, query parameters and cookies; fetching a token may take `timeout`
-        seconds.
+        """Return the chosen credentials as headers, query parameters and cookies.
+
+        Fetching a token may take at most `timeout` seconds.
         """
         shown = [await self._resolve(auth, scheme, timeout) for auth, scheme in chosen]
         return RequestCredentials(
@@ -177,7 +178,7 @@ class CredentialSource:
         return url
 
     async def _fetch(self, url: str, auth: HTTPAuth, timeout: float) -> tuple[str, float]:
-        """Fetch a token with the client's credentials."""
+        """Fetch a token with the client's credentials; return the token and its lifetime in seconds."""
         form = {"grant_type": "client_credentials"}
         if auth.scopes:
             form["scope"] = " ".join(auth.scopes)

@@ -91,24 +91,24 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     encoding: Mapping[str, Mapping[str, Any]]
     """The OAS encoding of the body's properties, for forms."""
     members: frozenset[str] | None
-    """The names of the body's properties; None for a body that cannot be flattened."""
+    """The names of the body's properties; None for a body that cannot be flattened (see `BodyPlan`)."""
     required: Sequence[str] = ()
     is_open: bool = False
     """Whether the body may have other properties as well."""
     hint: Mapping[str, Any] | None = None
     """Schema of a multipart body, to distinguish files from strings."""
     schema: Schema | None = None
-    """Schema of the body, if the media types have different ones."""
+    """Schema of the body; None if all media types have the same."""
 
 
 class BodyPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How an input contains the body: as separate properties, or whole under one key."""
+    """How an input contains the body: flattened, that is, as properties of the input, or whole under one key."""
 
     formats: Sequence[Format]
     """Media types of the operation, in order of preference."""
     required: bool
     members: Mapping[str, str] | None
-    """Body property by input key, for a flattened object; None for a whole body."""
+    """The body's property for each input key, if the body is flattened; None for a whole body."""
     key: str
     """Input key of a body that is passed as a whole."""
     takes_files: bool
@@ -343,7 +343,7 @@ _EXPECTED: Mapping[Kind, str] = {
 
 
 def _verbatim(media_type: str, value: Any, kind: Kind) -> Body | None:
-    """Return the body for a value that is already encoded: a string, bytes or a file."""
+    """Return the body for a value that is already encoded (a string, bytes or a file); None for any other value."""
     if isinstance(value, str):
         return _text_body(media_type, value) if kind != "multipart" else None
     if isinstance(value, bytes) and kind != "multipart":

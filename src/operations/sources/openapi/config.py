@@ -29,7 +29,7 @@ class HTTPAuth(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the header (or, by `location`, of the query parameter or cookie) with the credentials."""
     location: Literal["header", "query", "cookie"] = "header"
     prefix: str | None = None
-    """Prefix of the token: `Bearer` by default, none for an API key."""
+    """Prefix of the token: by default `Bearer`, or `Basic` for type `basic`; none for an API key."""
     username: str | None = None
     password: str | None = None
     token_url: str | None = None
@@ -119,7 +119,7 @@ class HTTPServiceConfig(msgspec.Struct, frozen=True, kw_only=True):
     proxy: str | None = None
     output_policy: Policy | None = None
     reconnect: int = 0
-    """Maximum number of reconnections of an event stream that ends or fails, with the last event id if it has one."""
+    """Maximum number of reconnections of an event stream that ends or fails; each sends the id of the last event."""
     cache: bool = False
     """Whether responses with a validator (`ETag`, `Last-Modified`) are cached and revalidated."""
     on_request: RequestHook | None = None

@@ -55,7 +55,7 @@ OpenAPIOperation = TypedDict(
     },
     total=False,
 )
-"""The description of one path and method."""
+"""The operation object of one path and method."""
 
 
 class OpenAPISpec(TypedDict, total=False):
@@ -145,7 +145,7 @@ def _decode(raw: msgspec.Raw) -> Any:
     try:
         return _decode_strictly(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        # Tolerate huge numbers and other encodings. A lone surrogate would make every list of operations fail.
+        # Accept huge numbers and invalid UTF-8. Replace lone surrogates: one would make every list of operations fail.
         text = bytes(raw).decode("utf-8", "replace")
         text = _ESCAPES.sub(lambda found: "\\ufffd" if len(found[0]) == _LONE else found[0], text)
         return json.loads(text, parse_int=_read_integer)

@@ -1,4 +1,4 @@
-"""OpenAPIEndpoint: one path and method as an operation; its description is read on first use."""
+"""OpenAPIEndpoint: one path and method of a document as an operation; its operation object is read on first use."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def item(self) -> DocNode:
-        """The path item of the document."""
+        """The path item: the object in the document with the methods of the path."""
         own = self.documents.root.get("paths", self.path)
         return self.documents.follow(own) if self.followed else own
 
@@ -78,7 +78,7 @@ class NameAllocator:
 
 
 class EndpointSummary(msgspec.Struct, rename="camel", gc=False):
-    """The parts of an operation's description that are needed before the operation is first called."""
+    """The fields of an operation object that are needed before the operation is first called."""
 
     ref: Any = msgspec.field(name="$ref", default=None)
     operation_id: Any = None
@@ -124,7 +124,7 @@ class OpenAPIEndpoint:
         return self.operation.spec.id
 
     def notes(self) -> list[str]:
-        """Return the parts of the operation's description that could not be used."""
+        """Return a line for each unusable part of the operation object."""
         try:
             template = self._template
         except BrokenOperationError as error:
@@ -141,7 +141,7 @@ class OpenAPIEndpoint:
         return self._service.stream(self._builder, input, context, self.id)
 
     def split_files(self, input: Any) -> SplitInput | None:
-        """Split the files from an input; None if the body cannot contain any."""
+        """Split the files from an input; return None if the input has none, or the body cannot contain any."""
         try:
             plan = self._template.plan.body
         except BrokenOperationError:
@@ -241,7 +241,7 @@ class OpenAPIEndpoint:
         return True if response_description is None else response_description.schema
 
     def _response_kinds(self, raw: msgspec.Raw | None) -> tuple[bool, bool]:
-        """Return whether the endpoint responds with an event stream, and whether with other content."""
+        """Return two flags: whether a response may be an event stream, and whether it may be anything else."""
         if not self._service.may_stream:
             return False, True
         if raw is not None and _STREAM_MARK not in bytes(raw) and b'"$ref"' not in bytes(raw):
@@ -272,4 +272,4 @@ def _decoded_summary(raw: msgspec.Raw) -> EndpointSummary | None:
     try:
         return _decode_head(raw)
     except UnicodeDecodeError:
-        return None  # not UTF-8: the caller reads the description through the document
+        return None  # not UTF-8: the caller reads the operation object through the document

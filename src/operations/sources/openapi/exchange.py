@@ -36,7 +36,7 @@ _IDEMPOTENT = frozenset({"GET", "HEAD", "PUT", "DELETE", "OPTIONS", "TRACE", "QU
 _MAX_RESPONSES = 500
 """Largest number of responses that a `ValidatorCache` keeps."""
 _MAX_BYTES = 64 * 1024 * 1024
-"""Largest total size of the bodies of these responses."""
+"""Largest total size of the bodies that a `ValidatorCache` keeps, in bytes."""
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _UNREADABLE = "\ufffd"  # clients return it for undecodable header bytes
 _WRITTEN = "".join(map(chr, range(0x21, 0x7F))).replace("\\", "")
@@ -174,7 +174,7 @@ class Exchange:
         )
 
     def _delay_after_error(self, outgoing: OutgoingRequest, error: CallError, attempt: int) -> float | None:
-        """Return the delay before the next attempt; None to stop."""
+        """Return the delay before the next attempt in seconds; None if there is no further attempt."""
         if error.code is not ErrorCode.UNAVAILABLE:
             return None
         untouched = isinstance(error.details, dict) and error.details.get("executed") == "no"
@@ -207,7 +207,7 @@ def _status_error(status: int) -> CallError:
 
 
 def _retry_after(value: str) -> float | None:
-    """Return the seconds of a `Retry-After` header; None if there is none."""
+    """Return the seconds until the time in a `Retry-After` header; None if the value is empty or invalid."""
     if value.isascii() and value.strip().isdigit():
         return float(value)
     try:
@@ -320,7 +320,7 @@ class ValidatorCache:
         self._responses: OrderedDict[Any, CachedResponse] = OrderedDict()
 
     def find(self, request: PreparedRequest, credentials: RequestCredentials) -> CachedResponse | None:
-        """Return the cached response to an equal request."""
+        """Return the cached response to an equal request; None if there is none."""
         return self._responses.get(_key(request, credentials))
 
     def store(

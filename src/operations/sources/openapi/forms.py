@@ -47,7 +47,7 @@ def _property_pairs(name: str, value: Any, encoding: Encoding) -> Pairs:
     if parameter is not None:
         return form_pairs(parameter, value)
     media_type = first_type(encoding)
-    # Objects are JSON by default; arrays are repeated, unless the encoding is JSON.
+    # An object is encoded as JSON by default; an array becomes one pair for each item, unless its type is JSON.
     if isinstance(value, dict) or is_json(media_type or ""):
         return [(quoted(name), quoted(content_text(media_type or "application/json", value)))]
     plain = Parameter(name, "query", media_type=media_type)
@@ -140,7 +140,10 @@ def _upload_part(name: str, upload: Upload, encoding: Encoding) -> tuple[str, Co
 
 
 def guess_type(offered: str, filename: str) -> str:
-    """Return the offered content type (`image/png, image/*`) that matches a file name."""
+    """Return the content type of a file, from its name and the types in `offered`, such as `image/png, image/*`.
+
+    If no offered type matches the name, return the first one without a wildcard, or `application/octet-stream`.
+    """
     types = [media_type.strip() for media_type in offered.split(",") if media_type.strip()]
     if len(types) == 1 and "*" not in types[0]:
         return types[0]
@@ -166,7 +169,7 @@ def _head(name: str, filename: str | None, media_type: str | None, encoding: Enc
 
 
 def _header_value(described: Any) -> Any:
-    """Return a part's header: a plain value, or the constant or default of an OAS Header Object."""
+    """Return the value of a part's header; for an OAS Header Object, its constant or default, or None."""
     if not isinstance(described, Mapping):
         return described
     schema = _member(described, "schema")

@@ -79,7 +79,7 @@ def plan_input(
 
 
 def _choices(plan: BodyPlan) -> list[dict[str, Any]]:
-    """Return the required properties of each media type of a flattened body, if they differ."""
+    """Return schemas for `anyOf`: the properties that each media type of a flattened body requires, if they differ."""
     if plan.members is None or not plan.required:
         return []
     further = [[name for name in kind.required if name not in plan.required_members] for kind in plan.formats]
@@ -136,7 +136,7 @@ class PlannedBody(NamedTuple):
 
 
 class _Content(NamedTuple):
-    """A media type with its schema, flattened if possible."""
+    """A media type of a body with its schema, and the properties of the schema if it can be flattened."""
 
     media_type: str
     media: DocNode
@@ -194,7 +194,7 @@ def plan_body(
 
 
 def _declared_content(documents: Documents, body: DocNode, notes: list[str]) -> dict[str, DocNode]:
-    """Return the descriptions of a body by media type."""
+    """Return the content of a body by media type; by default, one binary media type without a schema."""
     declared = usable_media_types(body.get("content").items(), "body", notes)
     content = {kind: documents.follow_if_found(media) for kind, media in declared.items()}
     return content or {"application/octet-stream": DocNode(None, body.address)}
@@ -312,7 +312,7 @@ def _file_schema(schema: Any) -> Any:
 
 
 def _hint(documents: Documents, members: _Properties) -> dict[str, Any]:
-    """Return the schemas of a multipart body's properties, reduced to the keywords that identify files."""
+    """Return a schema with the properties of a multipart body, their references resolved, to identify files."""
     properties = {}
     for name, node in members.properties.items():
         followed = documents.follow_if_found(node)

@@ -1,4 +1,4 @@
-"""from_openapi and its variants: OpenAPI documents as operations, each read on first use."""
+"""from_openapi and its variants: OpenAPI documents as operations; each operation object is read on first use."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class APIOperations(list[Operation[Any]]):
     def diagnostics(self) -> dict[str, list[str]]:
         """Return the unusable parts of the document, by operation id; the id `""` means the document itself.
 
-        This reads the description of every operation, which loading does not.
+        This method reads every operation object; loading a document does not.
         """
         found = {"": list(self._problems)} if self._problems else {}
         for endpoint in self._endpoints:
@@ -268,7 +268,7 @@ class HTTPServices:
         *,
         replace: bool = False,
     ) -> APIOperations:
-        """Register the operations of a document: a mapping, a file's path, or a URL."""
+        """Register and return the operations of a document: a mapping, a file's path, or a URL."""
         config = read_settings(config, HTTPServiceConfig, "config")
         name = config.namespace or ""
         if name in self._services and not replace:
@@ -437,7 +437,7 @@ def _entries(documents: Documents, problems: list[str]) -> Iterator[FoundEntry]:
 
 
 def _methods(item: DocNode, newest: bool) -> Iterator[tuple[str, ...]]:
-    """Yield the path of keys to the description of each method; the last key is the method."""
+    """Yield the path of keys to the operation object of each method; the last key is the method."""
     for keys in (*_METHODS, ("query",)) if newest else _METHODS:
         if keys[0] in item.value:
             yield keys

@@ -172,7 +172,7 @@ class OwnEndpoint:
     async def _follow(
         self, prepared: PreparedRequest, options: HTTPCallOptions, context: OperationContext, parser: SSEParser
     ) -> AsyncIterator[Any]:
-        """Yield the envelopes of one response; raise the error in its last event, or _LostError if it has none."""
+        """Yield the envelopes of one response; raise the error that it ends with, or _LostError if it ends early."""
         service = self._service
         resume = [("Last-Event-ID", parser.last_event_id)] if parser.last_event_id else ()
         sent, _, _ = await service.send(

@@ -1,7 +1,7 @@
 """Parameters: encode values into a path, a query string, headers and the Cookie header by the rules of OAS.
 
-Pure: all references are resolved, so this is independent of documents and HTTP clients. Values are JSON-like (bytes
-are base64) and are always data: no value can change the structure of the request.
+This module is independent of documents and HTTP clients. Values are JSON-like; bytes become base64. No value can change
+the structure of a request.
 """
 
 from __future__ import annotations
@@ -174,8 +174,8 @@ def query_string(
 def header_values(parameters: Sequence[Parameter], values: Mapping[str, Any]) -> Pairs:
     """Return the header parameters as pairs of name and value.
 
-    As OAS requires, values are unchanged except for what a header cannot contain: non-ASCII characters and commas
-    within array items (unless quoted) are percent-encoded, and control characters are rejected.
+    Most characters of values stay unchanged, as OAS requires. Non-ASCII characters are percent-encoded, and so are
+    commas within array items, unless the item contains a quote. Control characters are rejected.
     """
     written: Pairs = []
     for parameter in parameters:
@@ -400,7 +400,7 @@ def header_name(name: str) -> str:
 
 
 def header_text(text: str) -> str:
-    """Return a header value; raise `ValueError` if it contains a line break or another control character."""
+    """Return a header value, with non-ASCII characters percent-encoded; raise `ValueError` for a control character."""
     if _NOT_IN_HEADERS.search(text):
         raise ValueError("it contains a line break or another control character")
     return _NOT_ASCII.sub(lambda found: quote(found[0], safe=""), text).strip(" \t")

@@ -1,4 +1,4 @@
-"""Requests: built from an operation's template, its input and the configuration. Pure: nothing is sent."""
+"""Requests: built from an operation's template, its input and the configuration, without sending them."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class RequestBuilder:
             self._base, self._base_query = _split_query(base)
         self._is_trusted = base is None or base in origins
         self.accept = ", ".join(kind for kind in template.accepts if not is_stream(kind)) or "*/*"
-        # Configured headers may be secrets: they are not sent to a server of a single operation or an untrusted API.
+        # Configured headers may be secrets: a server that is not a credential origin receives only harmless ones.
         own = list((config.headers if self._is_trusted else harmless_headers(config.headers)).items())
         if len(own) < len(config.headers) and base is not None and is_same_origin(base, home):
             raise untrusted_server_error(template, base)

@@ -88,7 +88,7 @@ class SSEParser:
         return events
 
     def _only_event(self, chunk: bytes) -> ServerSentEvent | None:
-        """Return the event of a chunk that is exactly one event: an optional id and type, and one line of data."""
+        """Return the event of a chunk that is an optional id, an optional type and one line of data; else None."""
         id_, type_ = self.last_event_id, "message"
         line, _, rest = chunk.partition(b"\n")
         if not line.startswith(b"data:"):
@@ -109,7 +109,7 @@ class SSEParser:
         return ServerSentEvent(value.decode("utf-8", "replace"), type_, id_)
 
     def _only_line(self, chunk: bytes) -> ServerSentEvent | None:
-        """Return the event of a chunk that is exactly one event: one line of data, with carriage returns."""
+        """Return the event of a chunk that is one line of data with carriage returns; None for any other chunk."""
         if not (chunk.startswith(b"data:") and chunk.endswith(b"\r\n\r\n")):
             return None
         value = chunk[6 if chunk[5] == _SPACE else 5 : -4]
@@ -129,7 +129,7 @@ class SSEParser:
         self._may_continue = True  # whether the next chunk may start with the rest of a BOM or CRLF
         self._at_block_start = False  # whether the next chunk starts a block, without such a rest
         self._partial_line: bytes | bytearray = b""  # unfinished line
-        self._data: bytes | bytearray | None = None  # of the unfinished block, like the next four
+        self._data: bytes | bytearray | None = None  # this and the next four describe the unfinished block
         self._extra_lines: list[bytes] = []  # further lines of data
         self._type = "message"
         self._id: str | None = None

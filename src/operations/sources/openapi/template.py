@@ -1,4 +1,4 @@
-"""Template: the parsed description of one operation, read on first use."""
+"""Template: the parsed operation object of one operation, read on first use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LOCATIONS = ("path", "query", "header", "cookie", "querystring")
 
 
 class BrokenOperationError(Exception):
-    """An operation's description that cannot be used; the message has the reason."""
+    """An operation object that cannot be used; the message has the reason."""
 
 
 class ResponseDescription(msgspec.Struct, frozen=True):
@@ -271,7 +271,7 @@ def security_schemes(documents: Documents) -> dict[str, Mapping[str, Any]]:
 
 
 def _non_empty(schema: Any) -> Any:
-    """Return the schema of a path parameter, which must not be empty: an empty segment changes the path."""
+    """Return the schema of a path parameter without empty values: an empty segment would change the path."""
     if schema is True:
         schema = {}
     if not isinstance(schema, Mapping):

@@ -115,7 +115,7 @@ class StreamContent:
 
 
 class BytesContent:
-    """Bytes in memory, sent in chunks without copying them all."""
+    """Bytes in memory, sent in chunks; only one chunk at a time is copied."""
 
     __slots__ = ("_data", "consumed", "size")
 
@@ -228,7 +228,7 @@ def is_binary(schema: Mapping[str, Any]) -> bool:
 
 
 class SplitInput:
-    """An input split into data and files, so that the data can be validated without them."""
+    """An input split into data and files, so that the data can be validated without the files."""
 
     __slots__ = ("_files", "without_files")
 

@@ -128,7 +128,7 @@ class _Builder:
         return {**merged, **members}
 
     def _merge(self, part: dict[Any, Any], merged: dict[Any, Any]) -> None:
-        """Add the members of an alias, without replacing others; raise if aliases add too many in total."""
+        """Add the members of a mapping under `<<`, without replacing others; raise `ValueError` for too many members."""
         self._left -= len(part)
         if self._left < 0:
             raise ValueError(f"aliases expand to more than {_MAX_NODES:,} values")
@@ -160,7 +160,7 @@ def valid_text(text: str) -> str:
 
 
 def with_text_keys(value: Any) -> Any:
-    """Return the value with string keys, valid text and only JSON numbers; raise if aliases expand to too many."""
+    """Return a copy with string keys, valid text and JSON numbers; raise `ValueError` if it has too many values."""
     left = _MAX_NODES
     seen: dict[int, tuple[Any, int]] = {}
 

@@ -1,4 +1,4 @@
-"""The scanner: operations in a directory or package of Python modules, each imported in isolation."""
+"""The scanner: finds the operations in a directory or package, and imports each module in isolation."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name != "watch_operations":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from operations.sources.scanner.watching import watch_operations  # most programs scan once
+    from operations.sources.scanner.watching import watch_operations  # on first use: most programs scan only once
 
     return watch_operations

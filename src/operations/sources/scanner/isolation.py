@@ -53,9 +53,9 @@ def import_isolated(name: str, path: str, read: Callable[[ModuleType], T], *, ti
 
 
 async def in_background(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call a function in a daemon thread; cancelling the caller abandons the thread.
+    """Return the result of a function that runs in a daemon thread; if the caller is cancelled, the thread runs on.
 
-    The program's exit does not wait for a daemon thread; it would wait for a thread of `asyncio.to_thread`.
+    Unlike a thread of `asyncio.to_thread`, a daemon thread does not delay the program's exit.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()

@@ -113,7 +113,7 @@ class ModuleTree:
         return ".".join((self.root, *parts))
 
     def locate(self, name: str) -> importlib.machinery.ModuleSpec | None:
-        """Return the spec of a module or package by its name in `sys.modules`; None if it does not exist."""
+        """Return the import spec of a module or package by its name in `sys.modules`; None if it does not exist."""
         directory = self.directory
         parts = name.split(".")[1:]
         if not parts and directory.endswith(".py"):
@@ -220,7 +220,10 @@ def walk(scan_target: ScanTarget) -> Walk:
 
 
 def top_of_package(directory: str, fs: ScannerFS) -> tuple[str, tuple[str, ...]]:
-    """Return the outermost package directory that contains a directory, and the path from there."""
+    """Return the top directory of the package that contains `directory`, and the path from there to `directory`.
+
+    If `directory` is not in a package, return `directory` itself and an empty path.
+    """
     parts: tuple[str, ...] = ()
     while (
         _has_init(directory, fs)
@@ -288,7 +291,7 @@ def _add(scan_target: ScanTarget, path: str, below: tuple[str, ...], entry: File
 
 
 def _stamp(fs: ScannerFS, path: str, entry: FileEntry) -> object:
-    """Return a value that changes with the file: its stamp, or its content if it has none."""
+    """Return a value that changes with the file: its stamp, else its content; None if it cannot be read."""
     if entry.stamp is not None:
         return entry.stamp
     try:

@@ -77,7 +77,10 @@ class ManifestChange(msgspec.Struct, frozen=True, kw_only=True):
     replaced: Sequence[str] = ()
     removed: Sequence[str] = ()
     skipped: Sequence[Skipped] = ()
-    """Changed files that cannot be imported: their previous operations stay."""
+    """Skipped files and operations of the modules that were imported again.
+
+    A module that cannot be imported keeps its previous operations.
+    """
 
 
 class ModuleDefinitions(msgspec.Struct, frozen=True):
@@ -113,7 +116,7 @@ class Scanner:
         self._manifest = OperationManifest()
 
     def scan(self) -> OperationManifest:
-        """Import every module."""
+        """Import every module and return the manifest."""
         self._walked = walk(self._scan_target)
         for module in self._walked.modules.values():
             self._import(module)
@@ -142,7 +145,7 @@ class Scanner:
         return _compare(old, new, [skip for skip in new.skipped if skip.path in paths])
 
     def _import(self, module: ModuleFile) -> bool:
-        """Import a module and store its definitions; after a failure the previous ones stay."""
+        """Import a module and store its definitions. On failure, keep the previous ones and return False."""
         outcome = import_isolated(module.name, module.path, _collect, timeout=self._timeout)
         if isinstance(outcome, str):
             self._failed[module.path] = outcome
@@ -246,7 +249,7 @@ def _claim(taken: dict[str, Any], value: Any, path: str, origins: dict[str, str]
 
 
 def _is_imported(operation: Operation[Any], module: ModuleType) -> bool:
-    """Whether a function's operation was defined in another module, under the function's name."""
+    """Whether another module defines the operation: the module of its function, under the function's name."""
     if not isinstance(operation, FunctionOperation):
         return False
     home = sys.modules.get(getattr(operation.function, "__module__", None) or "")
@@ -332,7 +335,7 @@ def _differs(new: Operation[Any] | OperationSpec, old: Operation[Any] | Operatio
 
 
 def imported_names(source: bytes, module: str, *, is_package: bool) -> frozenset[str]:
-    """Return the full names that a module's source may import: modules, and `module.name` of from-imports."""
+    """Return the full names that a module's source imports; `from a import b` may import a module `a` or `a.b`."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):

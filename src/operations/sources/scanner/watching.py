@@ -29,10 +29,10 @@ async def watch_operations(
     interval: float = 0.5,
     timeout: float = 30.0,
 ) -> None:
-    """Scan, then poll every `interval` seconds and rescan changes, until cancelled.
+    """Scan a directory or package, then scan changed modules again every `interval` seconds, until cancelled.
 
-    `on_change` receives the first scan and each change. In `registry`, operations are added, replaced and removed
-    accordingly; other operations stay unchanged.
+    `on_change` is called after the first scan and after each change. In `registry`, operations are added, replaced and
+    removed accordingly; operations of other sources stay unchanged. `timeout` limits the import of each module.
     """
     scanner = await in_background(Scanner, path, fs, timeout=timeout)
     manifest = await in_background(scanner.scan)
