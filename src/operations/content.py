@@ -115,7 +115,7 @@ _NESTED = {"annotations": MCPAnnotations, "resource": MCPResourceContent}
 
 
 def content_block(block: Mapping[str, Any]) -> MCPContentBlock:
-    """Convert a mapping to a content block; one of unknown type or with invalid fields becomes a text block of JSON."""
+    """Convert a mapping to a content block. If its type is unknown or a field invalid, return a text block of JSON."""
     name = block.get("type")
     kind = _BLOCKS.get(name) if isinstance(name, str) else None
     if kind is not None:

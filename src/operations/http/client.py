@@ -80,7 +80,7 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HTTPResponse(Protocol):
-    """The head of a response, and its body in decoded pieces as they arrive."""
+    """The head of a response, and its decompressed body in pieces as they arrive."""
 
     @property
     def status(self) -> int:
@@ -203,12 +203,12 @@ def failure(
 
 
 def refusal(request: HTTPRequest, reason: str) -> CallError:
-    """Return the `VALIDATION_ERROR` of a request that is not sent, because a client would have to change it."""
+    """Return the `VALIDATION_ERROR` of a request that is not sent, because it cannot be sent unchanged."""
     return failure(request, reason, executed="no", code=ErrorCode.VALIDATION_ERROR)
 
 
 def request_target(request: HTTPRequest) -> str:
-    """Return path and query exactly as in the URL; raise `VALIDATION_ERROR` if a client would have to change them."""
+    """Return path and query exactly as in the URL; raise `VALIDATION_ERROR` if the URL cannot be sent unchanged."""
     match = _URL.fullmatch(request.url)
     if match is None:
         raise refusal(request, "not an absolute http or https URL")

@@ -27,7 +27,7 @@ def list_sources() -> list[str]:
 
 
 def find_source(name: str) -> SourceFunction:
-    """Return the function of a source; raise `VALIDATION_ERROR` if no such source is installed or can be imported."""
+    """Return the function of a source; raise `VALIDATION_ERROR` if it is not installed or cannot be imported."""
     entries: list[EntryPoint] = list(entry_points(group=GROUP, name=name))
     if not entries:
         known = ", ".join(list_sources()) or "no source"
@@ -61,7 +61,7 @@ async def open_source(
 
 
 async def _gather(given: Any) -> list[Operation[Any]]:
-    """Return the operations of a source as a list; raise `VALIDATION_ERROR` if it returned anything else."""
+    """Return the operations in the result of a source function; raise `VALIDATION_ERROR` for any other result."""
     if isinstance(given, AsyncIterable):
         found = [item async for item in given]
     elif isinstance(given, Iterable):

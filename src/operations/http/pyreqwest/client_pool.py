@@ -90,10 +90,10 @@ class ClientPool(Generic[T]):
             return self._pick(origin)
 
     def release(self, used: PooledClient[T], *, abort_seconds: float | None = None) -> None:
-        """Return a client after a request; pass `abort_seconds` if the request was cancelled, to abort its connection.
+        """Give a client back after a request; with `abort_seconds`, the request was cancelled: abort its connection.
 
-        The connection is aborted when no other request uses the client. If the connection is not open yet, it is
-        aborted if it opens within `abort_seconds` seconds.
+        The connection is aborted when no other request uses the client. If it is not open yet, it is aborted if it
+        opens within `abort_seconds` seconds.
         """
         with self._lock:
             used.requests -= 1

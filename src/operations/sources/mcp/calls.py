@@ -172,7 +172,7 @@ class MCPCaller:
         return False
 
     def _seconds(self, context: OperationContext) -> float | None:
-        """Return the time limit of a call: until just after its deadline; without a deadline, the config's timeout.
+        """Return the seconds that a call may take: until just after its deadline, or else the config's `timeout`.
 
         The registry already enforces the deadline; this limit is for handlers that are called directly. It ends later
         than the deadline, because two cancellations at the same moment would interrupt each other.
@@ -240,7 +240,7 @@ def _selected(identity: Identity, fields: Sequence[str]) -> dict[str, Any]:
 
 
 def as_json(params: Mapping[str, Any], max_bytes: int) -> dict[str, Any]:
-    """Return the parameters as JSON values; raise `VALIDATION_ERROR` if they are not JSON, too large or too deep.
+    """Return the parameters as JSON values; raise `VALIDATION_ERROR` if they are not JSON or exceed a limit.
 
     Parameters are checked before they are sent: a value that cannot be encoded would end the session for all calls.
     """

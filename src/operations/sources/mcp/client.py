@@ -1,4 +1,4 @@
-"""MCPClient: the operations of one server, updated when the server's list changes, over one open connection.
+"""MCPClient: the operations of one server over one connection, updated when the server's list of tools changes.
 
 `MCPClientLoader` connects to several servers in parallel; a failing server does not affect the others.
 """
@@ -57,7 +57,7 @@ class MCPClient:
 
     @property
     def operations(self) -> list[Operation[Any]]:
-        """The current operations: one for each tool, and operations to list and read resources and prompts."""
+        """The current operations: one for each tool, and those for resources and prompts if the server has any."""
         return list(self._operations.values())
 
     @property
@@ -161,7 +161,7 @@ class MCPClient:
         return operations
 
     def _replace(self, operations: Iterable[Operation[Any]]) -> None:
-        """Replace the operations, also in the registries. One whose spec did not change stays the same object."""
+        """Replace the operations, also in the registries; an operation with an unchanged spec stays the same object."""
         before = self._operations
         after: dict[str, Operation[Any]] = {}
         for operation in operations:

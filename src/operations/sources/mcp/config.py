@@ -28,7 +28,7 @@ class MCPServerRequest(msgspec.Struct, frozen=True):
 
 
 ServerRequestHandler = Callable[[MCPServerRequest], Awaitable[Mapping[str, Any] | None]]
-"""Function that handles a request of a server. It returns the result as in the protocol, or None to decline."""
+"""Function that handles a request of a server. It returns the result in the protocol's format, or None to decline."""
 
 
 class MCPOAuth(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +42,7 @@ class MCPOAuth(msgspec.Struct, frozen=True, kw_only=True):
     client_secret: str | None = None
     client_name: str = "operations"
     client_metadata_url: str | None = None
-    """An https URL that describes this client, for authorisation servers that accept it as the client id."""
+    """The https URL of a document that describes this client; some authorisation servers accept it as the client id."""
     redirect_uri: str = "http://localhost:8765/callback"
     open_url: Callable[[str], Awaitable[None]] | None = None
     """Function that shows the user the URL for consent. Without this function, the client credentials grant is used."""
@@ -68,7 +68,7 @@ class MCPClientConfig(msgspec.Struct, frozen=True, kw_only=True):
     cwd: str | Path | None = None
     url: str | None = None
     sse: bool = False
-    """Whether the server at `url` has only the HTTP+SSE transport of 2024-11-05. Its messages have at most 1 MiB."""
+    """Whether the server at `url` has only the transport HTTP+SSE of 2024-11-05, with messages of at most 1 MiB."""
     headers: Mapping[str, str] = {}
     oauth: MCPOAuth | None = None
     timeout: float | None = 300.0
@@ -129,7 +129,10 @@ _FIELDS = frozenset(MCPClientConfig.__struct_fields__)
 
 
 def read_servers(configs: Mapping[str, Any]) -> dict[str, MCPClientConfig | CallError | None]:
-    """Read `{"name": {…}}` or `{"mcpServers": {…}}`: for each server its config, an error, or None if disabled."""
+    """Return the config of each server in `{"name": {…}}` or `{"mcpServers": {…}}`, by name.
+
+    An invalid config is replaced by its error, the config of a disabled server by None.
+    """
     servers = configs
     if set(configs) == {"mcpServers"} and isinstance(configs["mcpServers"], Mapping):
         servers = configs["mcpServers"]
@@ -143,7 +146,7 @@ def read_servers(configs: Mapping[str, Any]) -> dict[str, MCPClientConfig | Call
 
 
 def read_config(name: str, entry: Any) -> MCPClientConfig | None:
-    """Return the config of an entry of an `mcpServers` mapping; None if it is disabled."""
+    """Return the config of an entry of an `mcpServers` mapping; None if the entry is disabled."""
     if isinstance(entry, MCPClientConfig):
         return entry
     if not isinstance(entry, Mapping):

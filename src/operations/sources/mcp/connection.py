@@ -23,7 +23,7 @@ CLOSE_SECONDS = 5.0
 """Time limit of an orderly close, after which the connection is aborted."""
 MIN_PAUSE_SECONDS = 0.05
 MIN_SESSION_SECONDS = 5.0
-"""A session that ends sooner counts as a failed attempt, so that back-off applies."""
+"""A session that lasts less than this time counts as a failed attempt, so that back-off applies."""
 
 
 class MCPClientState(StrEnum):
@@ -85,7 +85,7 @@ class MCPConnection:
             raise outcome
 
     async def get_session(self) -> ServerSession:
-        """Return the session, or wait for the one that is being opened. Raise `UNAVAILABLE` if opening fails."""
+        """Return the session, or wait until one is open. Raise `CallError` if opening fails or the client is closed."""
         if self.session is not None:
             return self.session
         if self._outcome is None or self._is_closing:

@@ -57,7 +57,7 @@ class ResponseTooLargeError(Exception):
 
 @contextlib.asynccontextmanager
 async def http_transport(config: MCPClientConfig, on_expired: Callable[[], None]) -> AsyncIterator[tuple[Any, Any]]:
-    """Open the streams of a session with the server at the config's URL."""
+    """Open a transport to the server at the config's URL; yield the streams to read from and to write to."""
     assert config.url is not None
     auth = None if config.oauth is None else oauth_provider(config.url, config.oauth)
     async with (
@@ -138,7 +138,7 @@ class ErrorReportingClient(httpx2.AsyncClient):
     def _explain_status(self, request: httpx2.Request, response: httpx2.Response, body: bytes) -> httpx2.Response:
         """Return a JSON-RPC error for a response with status 400 or above.
 
-        The response itself is returned if it is a JSON-RPC error or has status 404, unless the session is expired.
+        The response itself is returned if it is a JSON-RPC error or has status 404, unless the session has expired.
         """
         status = response.status_code
         data = _decode(body)
@@ -328,12 +328,12 @@ def _error_response(request: httpx2.Request, status: int, code: int, message: st
 
 
 MAX_EVENT_BYTES = 1024 * 1024
-"""Maximum size of an event; the SDK's limit."""
+"""Maximum size of an event in bytes; the SDK has the same limit."""
 
 
 @contextlib.asynccontextmanager
 async def sse_transport(config: MCPClientConfig, on_ended: Callable[[], None]) -> AsyncIterator[tuple[Any, Any]]:
-    """Open the streams of a session over HTTP+SSE, for servers that do not have streamable HTTP yet.
+    """Open a transport over HTTP+SSE, for servers that do not have streamable HTTP yet; yield its two streams.
 
     The SDK's transport only logs a POST that fails, and the caller waits until the time limit. Here a failed POST ends
     the session, so that the request fails and the next call opens another session. If a server names no endpoint, or an

@@ -86,7 +86,7 @@ class _List:
 
 
 def without_deep_tools(message: bytes) -> bytes | None:
-    """Return a copy of a `tools/list` response in which `TOO_DEEP` replaces the contents of each too deep tool.
+    """Return a copy of a `tools/list` response: `TOO_DEEP` replaces the contents of tools that are nested too deeply.
 
     Return None for any other message.
     """

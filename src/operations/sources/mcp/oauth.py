@@ -89,7 +89,7 @@ class _ClientCredentials(ClientCredentialsOAuthProvider):
 
 
 def _choose_server(advertised: list[str], issuer: str) -> str:
-    """Return the advertised server that is the issuer. Raise if none is: no other server may get the secret."""
+    """Return the advertised server that is the issuer; raise `OAuthFlowError` if none is, to protect the secret."""
     for server in advertised:
         if issuers_match(server, issuer):
             return server

@@ -53,9 +53,11 @@ class ServerRequests:
             self._handlers[SAMPLE] = config.sampling
 
     async def respond(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the handler's result. Raise `RequestFailedError` if it fails, is missing, or already runs too often.
+        """Return the result of the handler for a request of the server.
 
-        If the handler returns None, an elicitation returns `{"action": "decline"}`, and a sampling request raises.
+        Raise `RequestFailedError` if there is no handler, if the handler fails, or if too many requests are running. A
+        handler returns None to decline: the result is then `{"action": "decline"}` for an elicitation, and
+        `RequestFailedError` for a sampling request.
         """
         handler = self._handlers.get(method)
         if handler is None:
@@ -160,7 +162,7 @@ def is_response(item: SessionMessage) -> bool:
 
 
 class LimitedResponses:
-    """The sending end of a transport; it drops responses while too many others are unsent.
+    """The sending end of a transport; it drops responses while too many earlier ones are unsent.
 
     A server may send any number of requests, such as pings, and read none of the responses.
     """

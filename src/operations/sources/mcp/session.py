@@ -96,11 +96,11 @@ class MCPSession:
             raise RequestTimeoutError from None
 
     async def respond(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the handler's response to a server's request; raise RequestFailedError if there is none."""
+        """Return a handler's response to a server's request; raise RequestFailedError if it fails or there is none."""
         return await self._requests.respond(method, params)
 
     def set_tools(self, input_schemas: Mapping[str, Any]) -> Mapping[str, str]:
-        """Store which arguments of each tool are also sent as headers; return the tools that the protocol forbids."""
+        """Store which arguments are also sent as headers; return the tools that the protocol forbids, with reasons."""
         if not self._is_modern:
             return {}
         found = {name: find_invalid_x_mcp_header(schema) for name, schema in input_schemas.items()}

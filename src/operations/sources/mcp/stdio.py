@@ -1,4 +1,4 @@
-"""Stdio transport: a server as a child process, messages over its standard streams, its stderr to the log.
+"""Stdio transport: runs a server as a child process, with messages over its stdin and stdout; logs its stderr.
 
 This replaces the SDK's stdio transport, which copies a long message once per received chunk (seconds for 20 MB), does
 not limit the length of a message, and fails on output that is not UTF-8.

@@ -52,7 +52,7 @@ class RequestSender(Protocol):
     async def call(
         self, request: MCPRequest, context: OperationContext, on_progress: OnProgress | None = None
     ) -> dict[str, Any]:
-        """Return the server's result; raise CallError."""
+        """Return the server's result; raise `CallError` for every failure."""
 
 
 class ServerOrigin(msgspec.Struct, frozen=True, kw_only=True):

@@ -44,8 +44,8 @@ def choose_credentials(
 ) -> Sequence[tuple[HTTPAuth, Scheme | None]]:
     """Return the credentials for an operation, each with its security scheme in the document.
 
-    A single configured credential is for every operation. From a mapping, the operation gets the credentials of the
-    first alternative in `security` whose schemes are all in the mapping.
+    If `auth` is a single credential, every operation gets it. If `auth` is a mapping, the operation gets the
+    credentials of the first alternative in `security` whose schemes are all in the mapping.
     """
     if auth is None:
         return ()
@@ -58,7 +58,7 @@ def choose_credentials(
 
 
 def credential_places(chosen: Sequence[tuple[HTTPAuth, Scheme | None]]) -> set[tuple[str, str]]:
-    """Return where credentials are sent: location and name, header names in lower case."""
+    """Return the location and the name with which each credential is sent; names of headers are in lower case."""
     places = set()
     for auth, scheme in chosen:
         if auth.type == "api_key":
@@ -72,7 +72,7 @@ def credential_places(chosen: Sequence[tuple[HTTPAuth, Scheme | None]]) -> set[t
 def _matching_scheme(
     auth: HTTPAuth, schemes: Mapping[str, Scheme], security: Sequence[Mapping[str, Any]]
 ) -> Scheme | None:
-    """Return the security scheme of the document that matches `auth`, the only configured credential."""
+    """Return the scheme of the document that has the type of `auth`, the only configured credential; else None."""
     wanted = {"api_key": "apiKey", "oauth2": "oauth2"}.get(auth.type)
     names = [name for alternative in security for name in alternative] or list(schemes)
     for name in names:
@@ -161,7 +161,7 @@ class CredentialSource:
             raise CallError(ErrorCode.TIMEOUT, "oauth2: the token endpoint did not respond in time") from None
 
     def _token_endpoint(self, auth: HTTPAuth, scheme: Mapping[str, Any] | None) -> str:
-        """Return the URL of the token endpoint; raise if its origin may not receive credentials."""
+        """Return the URL of the token endpoint; raise `VALIDATION_ERROR` if its origin may not receive credentials."""
         if auth.token_url is not None and is_complete(auth.token_url):
             return auth.token_url
         url = auth.token_url or _token_url(scheme)

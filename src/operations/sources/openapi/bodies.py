@@ -1,6 +1,6 @@
 """Request bodies: built from an input, encoded in one of the operation's media types.
 
-No I/O except reading the sizes of files. Independent of documents and HTTP clients.
+This module is independent of documents and HTTP clients, and does no I/O except to read the sizes of files.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BodyPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How an input contains the body: flattened, that is, as properties of the input, or whole under one key."""
+    """How an input contains the body: flattened (the body's properties are the input's), or whole under one key."""
 
     formats: Sequence[Format]
     """Media types of the operation, in order of preference."""

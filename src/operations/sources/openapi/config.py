@@ -24,7 +24,7 @@ class HTTPAuth(msgspec.Struct, frozen=True, kw_only=True):
     type: Literal["bearer", "api_key", "apiKey", "basic", "oauth2"]
     """The kind of credential; `apiKey`, the spelling of OpenAPI, is read as `api_key`."""
     token: str | None = None
-    """Bearer token or API key."""
+    """Bearer token or API key; for type `basic`, the base64 text of `username:password`, in place of these fields."""
     header_name: str | None = None
     """Name of the header (or, by `location`, of the query parameter or cookie) with the credentials."""
     location: Literal["header", "query", "cookie"] = "header"

@@ -167,7 +167,7 @@ def as_utf8(text: bytes | str) -> bytes:
 
 
 def read_document(text: bytes | str | Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Parse a document, or part of one, from JSON or YAML text; raise `VALIDATION_ERROR` if it is neither."""
+    """Return a document, or part of one, parsed from JSON or YAML; raise `VALIDATION_ERROR` if the text is neither."""
     if isinstance(text, Mapping):
         return text if _is_valid(text) else with_text_keys(text)
     data = as_utf8(text)
@@ -297,7 +297,7 @@ class Documents:
         return frozenset(found)
 
     def follow(self, node: DocNode) -> DocNode:
-        """Return the node itself, or the target of its `$ref`."""
+        """Return the node itself, or the target of its `$ref`; raise `DanglingReferenceError` if there is no target."""
         seen: set[tuple[str, str]] = set()
         while isinstance(node.value, Mapping) and isinstance(node.value.get("$ref"), str):
             reference = node.value["$ref"]
@@ -324,7 +324,7 @@ class Documents:
         return kind if isinstance(kind, str) else None
 
     def schema(self, node: DocNode) -> Any:
-        """Return the JSON Schema at a node for use in the main document: its value, or a reference to another file."""
+        """Return a JSON Schema for use in the main document: the node's value, or a reference to a node elsewhere."""
         if node.address == self.root.address or not isinstance(node.value, Mapping):
             return True if node.value is None else node.value
         return {"$ref": f"{node.address}#{node.pointer}"}
@@ -340,7 +340,7 @@ class Documents:
 
 
 async def read_referenced_files(documents: Documents, text: bytes | None, read: Read, *, directory: str) -> list[str]:
-    """Read every referenced file in `directory`, also indirectly referenced ones; return the failures.
+    """Read every referenced file in `directory`, also indirectly referenced ones; return a line for each failure.
 
     `text` is the main document if it is JSON: searching the text is faster than walking the tree.
     """

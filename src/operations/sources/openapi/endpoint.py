@@ -51,11 +51,11 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
 
 FoundEntry = tuple[Entry, msgspec.Raw | None]
-"""An entry with the JSON text of its operation object; None if the document is already decoded."""
+"""An entry with the JSON text of its operation object, or with None if the document is already decoded."""
 
 
 class NameAllocator:
-    """Assigns a unique name to each operation of a document: its id, or method and path."""
+    """Assigns a unique name to each operation of a document, made from its `operationId` or from method and path."""
 
     def __init__(self) -> None:
         self._taken: dict[str, int] = {}
@@ -133,7 +133,7 @@ class OpenAPIEndpoint:
         return [*template.notes, f"no input is valid: {impossible}"] if impossible else list(template.notes)
 
     def call(self, input: Any, context: OperationContext) -> Awaitable[Any]:
-        """Call the endpoint."""
+        """Call the endpoint and return its envelope."""
         return self._service.call(self._builder, input, context, self.id)
 
     def stream(self, input: Any, context: OperationContext) -> AsyncIterator[Any]:
@@ -241,7 +241,7 @@ class OpenAPIEndpoint:
         return True if response_description is None else response_description.schema
 
     def _response_kinds(self, raw: msgspec.Raw | None) -> tuple[bool, bool]:
-        """Return two flags: whether a response may be an event stream, and whether it may be anything else."""
+        """Return whether the document declares event streams as responses, and whether it allows other responses."""
         if not self._service.may_stream:
             return False, True
         if raw is not None and _STREAM_MARK not in bytes(raw) and b'"$ref"' not in bytes(raw):

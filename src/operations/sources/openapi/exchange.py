@@ -1,6 +1,6 @@
-"""Exchange: sends a request, with redirects and retries if they are safe, and credentials only to their origins.
+"""Exchange: sends a request, follows its redirects, and retries it if this is safe.
 
-`ValidatorCache` keeps responses with a validator, so that they can be revalidated.
+`ValidatorCache` keeps responses that have a validator (`ETag`, `Last-Modified`), so that they can be revalidated.
 """
 
 from __future__ import annotations

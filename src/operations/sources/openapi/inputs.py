@@ -58,7 +58,10 @@ class InputPlan(msgspec.Struct, frozen=True):
 def plan_input(
     documents: Documents, compile: Compile, fields: Sequence[InputField], body: DocNode | None, notes: list[str]
 ) -> InputPlan:
-    """Merge parameters and body into one object; parameters with the same name get their location as a prefix."""
+    """Return a plan that merges parameters and body into one object.
+
+    The keys of parameters with the same name get their location as a prefix.
+    """
     parameters, properties, required = _plan_parameters(fields)
     plan = None
     if body is not None:
@@ -79,7 +82,7 @@ def plan_input(
 
 
 def _choices(plan: BodyPlan) -> list[dict[str, Any]]:
-    """Return schemas for `anyOf`: the properties that each media type of a flattened body requires, if they differ."""
+    """Return alternatives for `anyOf`: the properties that each media type requires. Empty if none are needed."""
     if plan.members is None or not plan.required:
         return []
     further = [[name for name in kind.required if name not in plan.required_members] for kind in plan.formats]
@@ -294,7 +297,7 @@ def _raw_schema(documents: Documents, schema: DocNode, media_type: str) -> Any:
 
 
 def _file_schema(schema: Any) -> Any:
-    """Return the schema of a multipart file: its content, or an object with content, name and type."""
+    """Return the schema of a property; that of a file also accepts an object with content, name and type."""
     if not isinstance(schema, Mapping):
         return schema
     if schema.get("type") == "array" and isinstance(schema.get("items"), Mapping):

@@ -86,7 +86,10 @@ def harmless_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def withheld_error(what: str, url: str, instead: str) -> CallError:
-    """Return the error for credentials that are not sent to an origin of the document; `instead` is the advice."""
+    """Return the error for credentials that are not sent to `url`, because only the document names its origin.
+
+    `what` is the subject of the message, and `instead` its advice.
+    """
     target = show_origin(url)
     message = f"{what}: no credentials are sent to {target}, because only the document names this address: {instead}"
     return CallError(ErrorCode.VALIDATION_ERROR, message, {"origin": target, "executed": "no"})

@@ -89,7 +89,7 @@ async def iterate_items(
 
 
 def _items(data: Any, pointer: str) -> list[Any]:
-    """Return the items of a page; raise if the pointer refers to something other than a list."""
+    """Return the list at a JSON pointer of a page, empty if there is nothing; raise `VALIDATION_ERROR` for no list."""
     found = _at_pointer(data, pointer)
     if found is None or isinstance(found, list):
         return found or []

@@ -77,7 +77,7 @@ class Parameter(msgspec.Struct, frozen=True):
 
 
 class PathTemplate:
-    """A parsed path key: encoded literals with parameters between them.
+    """A parsed key of `paths`, such as `/items/{id}`: percent-encoded text with parameters between.
 
     A key may have a query (`/search?kind={kind}`), which is filled, too. A fragment (`#…`) is never sent and is
     dropped. Query expressions of URI templates (`{?page,size}`) are dropped as well, because their parameters are

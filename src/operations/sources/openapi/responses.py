@@ -106,7 +106,7 @@ class Download(dict[str, Any]):
 
 
 async def download(response: HTTPResponse, path: str | os.PathLike[str]) -> Download:
-    """Write the body to `path`; the file appears when it is complete, and an incomplete one is removed."""
+    """Write the body to `path`, and return path and size; the file appears only when it is complete."""
     try:
         return Download(path=os.fspath(path), size=await _write(response, Path(path)))
     except OSError as error:

@@ -207,7 +207,10 @@ class HTTPService:
     async def _credentials(
         self, template: Template, prepared: PreparedRequest, options: HTTPCallOptions, context: OperationContext
     ) -> RequestCredentials:
-        """Return the credentials for a request; raise if the API's server must not receive them."""
+        """Return the credentials for a request; none if its server must not receive them.
+
+        Raise `VALIDATION_ERROR` if that server is the server of the whole API.
+        """
         assert self._authenticator is not None
         chosen = self._authenticator.choose(template.security, options.auth)
         if not chosen:

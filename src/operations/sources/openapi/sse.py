@@ -32,7 +32,7 @@ class ServerSentEvent(msgspec.Struct, frozen=True, gc=False):
 class SSEParser:
     """Incremental parser: converts chunks of any size to events, with bounded memory.
 
-    A line may have `max_line` bytes, and the data of an event `max_event` bytes. A longer line or event ends the
+    A line has at most `max_line` bytes, and the data of an event `max_event` bytes. A longer line or event ends the
     stream with a `CallError`. `feed` first returns the earlier events of the same chunk; the next `feed` or `close`
     raises the error.
 

@@ -64,7 +64,7 @@ class Template(msgspec.Struct, frozen=True, kw_only=True):
     accepts: Sequence[str]
     """Media types of successful responses, including streams."""
     notes: Sequence[str]
-    """Unusable parts of the description, and how each was replaced."""
+    """A line for each unusable part of the operation object, with its replacement."""
 
     def __post_init__(self) -> None:
         # The path follows the base URL: without the slash, `.example` would change the host, `8080` its port.

@@ -30,7 +30,7 @@ class FileEntry(msgspec.Struct, frozen=True):
     name: str
     is_directory: bool
     stamp: Any = None
-    """A value that changes with the file's content; None if the file system has none."""
+    """A value that changes with the file's content; None if the file system has no such value."""
 
 
 class ScannerFS(Protocol):

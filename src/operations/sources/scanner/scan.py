@@ -249,7 +249,7 @@ def _claim(taken: dict[str, Any], value: Any, path: str, origins: dict[str, str]
 
 
 def _is_imported(operation: Operation[Any], module: ModuleType) -> bool:
-    """Whether another module defines the operation: the module of its function, under the function's name."""
+    """Whether the operation is imported: another module, that of its function, has it under the function's name."""
     if not isinstance(operation, FunctionOperation):
         return False
     home = sys.modules.get(getattr(operation.function, "__module__", None) or "")
@@ -335,7 +335,7 @@ def _differs(new: Operation[Any] | OperationSpec, old: Operation[Any] | Operatio
 
 
 def imported_names(source: bytes, module: str, *, is_package: bool) -> frozenset[str]:
-    """Return the full names that a module's source imports; `from a import b` may import a module `a` or `a.b`."""
+    """Return the full names that a module's source may import; for `from a import b`, both `a` and `a.b`."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
