@@ -62,7 +62,7 @@ class Bus(NamedTuple):
 
 @operation(id="bench.compute", type="query")
 async def compute(text: str) -> int:
-    """Use a fixed CPU time: a CPU-bound handler."""
+    """Use a fixed CPU time, as a CPU-bound handler does."""
     end = time.thread_time() + COMPUTE_SECONDS
     rounds = 0
     while time.thread_time() < end:
@@ -104,7 +104,7 @@ async def serve_ours(url: str, workers: int = 1, count: int = 2) -> None:
 
 
 async def call_ours(url: str, concurrency: int, what: str = "bench.echo") -> Figures:
-    """Measure our client."""
+    """Return the figures of our client."""
     async with connect(url) as transport:
         pending = PendingRequestMap(transport)
         return await measure(lambda: pending.call(what, {"text": TEXT}), concurrency)
@@ -136,7 +136,7 @@ class BrokerBenchmark:
 
     @contextmanager
     def worker(self, name: str = OURS, *options: int) -> Iterator[int]:
-        """Start a worker in a separate process and yield its process id; it exits when its standard input closes."""
+        """Run a worker in a separate process within the block; yield its process id."""
         command = [sys.executable, "-m", self._bus.module, "--server", name, self._url, *map(str, options)]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
@@ -157,7 +157,7 @@ class BrokerBenchmark:
         return json.loads(done.stdout.splitlines()[-1])
 
     def rates(self) -> dict[str, dict[int, Figures]]:
-        """Measure every contender at every concurrency, in interleaved rounds."""
+        """Return the figures of every contender at every concurrency, measured in interleaved rounds."""
         results: dict[str, dict[int, list[Figures]]] = {}
         contenders = {name: each for name, each in self._bus.contenders.items() if is_installed(name, each.needs)}
         for number in range(ROUNDS):

@@ -59,7 +59,7 @@ async def contenders() -> dict[str, Callable[[], Awaitable[object]]]:
 
 
 def pydantic_calls() -> dict[str, Callable[[], Awaitable[object]]]:
-    """Return the function behind pydantic's input validation, without output or envelope."""
+    """Return calls of the functions through pydantic, which validates the input but neither output nor envelope."""
     try:
         from pydantic import TypeAdapter
         from pydantic_core import ArgsKwargs

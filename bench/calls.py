@@ -38,6 +38,7 @@ PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 NODE = Path(__file__).parent / "node" / "trpc"
 Call = Callable[[], Awaitable[object]]
 Figures = dict[str, float]
+"""Figures of a measurement: `rate` in calls per second, and `p99`, the 99th percentile of the seconds of a call."""
 
 
 @operation(id="bench.echo", type="query")
@@ -85,7 +86,7 @@ def run(main: Coroutine[Any, Any, Any]) -> Any:
 
 
 async def measure_memory(contender: str, concurrency: int) -> Figures:
-    """Measure in one process: a bare execute, a call by reference or a call as bytes."""
+    """Return the figures of a contender in one process: a bare execute, a call by reference or a call as bytes."""
     registry = OperationRegistry([echo])
     input = {"text": TEXT}
     if contender == "registry.execute":
@@ -140,7 +141,7 @@ async def work_for_hub(port: int) -> None:
 
 
 async def call_hub(port: int, concurrency: int) -> Figures:
-    """Measure our client, a spoke."""
+    """Return the figures of our client, a spoke."""
     from operations.calls.hub.spoke import Spoke
 
     async with Spoke(f"ws://127.0.0.1:{port}/", token="caller") as spoke:
@@ -163,7 +164,7 @@ async def serve_raw() -> None:
 
 
 async def call_raw(port: int, concurrency: int) -> Figures:
-    """Measure raw picows: an 8-byte id and the same body, with replies matched by id."""
+    """Return the figures of raw picows: an 8-byte id and the same body, with replies matched by id."""
     import picows
 
     futures: dict[bytes, asyncio.Future[bytes]] = {}
@@ -211,7 +212,7 @@ async def serve_socketio() -> None:
 
 
 async def call_socketio(port: int, concurrency: int) -> Figures:
-    """Measure python-socketio's client over WebSocket only."""
+    """Return the figures of python-socketio's client over WebSocket only."""
     import socketio
 
     client = socketio.AsyncClient()
@@ -244,7 +245,7 @@ MODULES = {
 
 @contextmanager
 def server_process(command: list[str]) -> Iterator[int]:
-    """Start a server in a separate process and yield its port; it exits when its standard input closes."""
+    """Run a server in a separate process within the block; yield its port."""
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=lambda: pin("server")
     )
@@ -259,7 +260,7 @@ def server_process(command: list[str]) -> Iterator[int]:
 
 
 def measure_apart(contender: str, port: int, concurrency: int) -> Figures:
-    """Run one client in a separate process, with a fresh heap."""
+    """Run one client in a separate process, with a fresh heap, and return its figures."""
     command = [sys.executable, "-m", "bench.calls", "--client", contender, str(port), str(concurrency)]
     return run_client(command)
 
@@ -274,7 +275,7 @@ def run_client(command: list[str]) -> Figures:
 
 
 def measure_trpc(folder: Path, port: int, concurrency: int) -> Figures:
-    """Run the Node client."""
+    """Run the Node client of tRPC and return its figures."""
     return run_client(["node", str(folder / "client.mjs"), str(port), str(concurrency), str(SECONDS)])
 
 
@@ -306,7 +307,7 @@ def available() -> list[str]:
 
 
 def measure_all() -> dict[str, dict[int, Figures]]:
-    """Measure every contender at every concurrency, in interleaved rounds."""
+    """Return the figures of every contender at every concurrency, measured in interleaved rounds."""
     results: dict[str, dict[int, list[Figures]]] = {}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
@@ -340,7 +341,7 @@ def summarise(results: dict[str, dict[int, list[Figures]]]) -> dict[str, dict[in
 
 
 def measure_one(name: str, folder: Path) -> dict[int, Figures]:
-    """Measure one contender at every concurrency."""
+    """Return the figures of one contender at every concurrency."""
     if name in IN_PROCESS:
         return {concurrency: measure_apart(name, 0, concurrency) for concurrency in CONCURRENCIES}
     if name == "tRPC":
@@ -351,7 +352,7 @@ def measure_one(name: str, folder: Path) -> dict[int, Figures]:
 
 
 class Wanted(NamedTuple):
-    """A ratio of rates and its targets at some concurrencies."""
+    """A comparison of the rates of two contenders, with its targets at some concurrencies."""
 
     work: str
     ours: str
@@ -394,7 +395,7 @@ def main() -> None:
     if options.server:
         run(SERVERS[options.server]())
     elif options.worker:
-        pin("client")  # Two cores for three processes: the hub has a core to itself.
+        pin("client")  # The worker shares the core for clients, so that the hub has a core to itself.
         run(work_for_hub(options.worker))
     elif options.client:
         name, port, concurrency = options.client

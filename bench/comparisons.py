@@ -183,7 +183,7 @@ def main() -> None:
     results = read(KEPT)
     if "--publish" in sys.argv[1:]:
         publish(results)
-        print(f"{PUBLISHED.name}, {PAGE.name} and the picture written")
+        print(f"wrote {PUBLISHED.name}, {PAGE.name} and the picture")
     count = sum(len(rows) for benchmarks in results.values() for rows in benchmarks.values())
     short = list(list_short(results))
     print(f"\n{len(short)} of {count} figures miss their target", *short, sep="\n  ")

@@ -32,7 +32,7 @@ async def cpu_seconds(call: Callable[[], Awaitable[object]]) -> float:
 
 
 async def longest_turn(call: Callable[[], Awaitable[object]]) -> float:
-    """Return the CPU seconds of the longest loop iteration."""
+    """Return the CPU seconds of the longest loop iteration during a call."""
     task = asyncio.ensure_future(call())
     longest = 0.0
     while not task.done():

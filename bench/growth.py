@@ -65,7 +65,7 @@ async def cpu(work: Callable[[], Awaitable[object]], times: int) -> float:
 
 
 async def grow_operations() -> list[Curve]:
-    """Measure registration, calls and search by number of operations."""
+    """Return the curves of registration, calls and search by number of operations."""
     register, call, search = Curve("register all"), Curve("one call"), Curve("one search")
     for count in OPERATIONS:
         began = time.process_time()
@@ -83,7 +83,7 @@ async def grow_operations() -> list[Curve]:
 
 
 async def grow_inputs() -> list[Curve]:
-    """Measure calls by input size: in process, and as bytes over the memory transport."""
+    """Return the curves of calls by input size: in process, and as bytes over the memory transport."""
     local, as_bytes = Curve("execute"), Curve("memory as bytes")
     registry = OperationRegistry([echo])
     bus = MemoryTransport(direct=False)
@@ -100,7 +100,7 @@ async def grow_inputs() -> list[Curve]:
 
 
 async def grow_concurrency() -> list[Curve]:
-    """Measure one call by number of calls in flight."""
+    """Return the curves of one call by number of calls in flight."""
     local, as_bytes = Curve("execute, each call"), Curve("memory as bytes, each call")
     registry = OperationRegistry([echo])
     bus = MemoryTransport(direct=False)
@@ -120,7 +120,7 @@ async def grow_concurrency() -> list[Curve]:
 
 
 async def grow_subscribers() -> list[Curve]:
-    """Measure one message by number of listeners at one address."""
+    """Return the curve of one message by number of listeners at one address."""
     curve = Curve("one message to all")
     for count in SUBSCRIBERS:
         bus = MemoryTransport(direct=False)
@@ -140,7 +140,7 @@ async def grow_subscribers() -> list[Curve]:
 
 
 async def grow_depth() -> list[Curve]:
-    """Measure a recursive call by depth."""
+    """Return the curve of a recursive call by depth."""
     curve = Curve("nested calls")
     registry = OperationRegistry([nest])
     for depth in DEPTHS:

@@ -57,7 +57,10 @@ class Connection(asyncio.Protocol):
 
 
 async def load(port: int, request: bytes, *, connections: int = 64, seconds: float = 2.0) -> tuple[int, int]:
-    """Return the number of responses, and of responses with a status other than 200."""
+    """Repeat a request on each connection for some seconds; return the number of responses, and of failed ones.
+
+    A response with a status other than 200 has failed.
+    """
     loop = asyncio.get_running_loop()
     until = time.perf_counter() + seconds
     opened = [

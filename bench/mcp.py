@@ -28,7 +28,7 @@ OURS, THEIRS = "operations registry.execute", "SDK Client.call_tool"
 
 
 async def compare(config: MCPClientConfig, server: Any) -> dict[str, float]:
-    """Measure both clients on the same server, in interleaved rounds."""
+    """Return the seconds of a call of both clients on the same server, measured in interleaved rounds."""
     from mcp import Client
 
     async with await create_mcp_client("bench", config) as ours, Client(server) as theirs:

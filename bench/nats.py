@@ -95,7 +95,7 @@ async def serve_raw(url: str) -> None:
 
 
 async def call_raw(url: str, concurrency: int) -> Figures:
-    """Measure the raw protocol: an 8-byte id and the body, with replies matched by id."""
+    """Return the figures of the raw protocol: an 8-byte id and the body, with replies matched by id."""
     futures: dict[bytes, asyncio.Future[bytes]] = {}
     numbers = iter(range(1, 2**62))
     loop = asyncio.get_running_loop()

@@ -110,7 +110,7 @@ def load_once(path: Path, code: str) -> tuple[float, float]:
 
 
 def bench_loading(title: str, path: Path, *, peers: bool) -> dict[str, Any]:
-    """Load one document with each loader, in interleaved rounds.
+    """Return the CPU time and the added peak memory of each loader for one document, in interleaved rounds.
 
     All loaders get the same bytes: the published JSON.
     """
@@ -146,7 +146,7 @@ async def burst(call: Callable[[], Awaitable[object]], count: int) -> float:
 
 
 async def bench_calls(url: str) -> dict[str, float]:
-    """Measure one small GET with each client, in interleaved rounds.
+    """Return the CPU seconds of one small GET with each client, in interleaved rounds.
 
     The raw client builds the request, reads the whole response and parses its JSON. It has no timeout and no body size
     limit, keeps no headers and validates neither input nor response.

@@ -77,7 +77,7 @@ async def serve_raw(url: str) -> None:
 
 
 async def call_raw(url: str, concurrency: int) -> Figures:
-    """Measure raw pub/sub: an 8-byte id and the same body, with replies matched by id."""
+    """Return the figures of raw pub/sub: an 8-byte id and the same body, with replies matched by id."""
     futures: dict[bytes, asyncio.Future[bytes]] = {}
     numbers = iter(range(1, 2**62))
     body = json.dumps({"text": TEXT, "pad": "x" * 20}).encode()
@@ -111,7 +111,7 @@ async def serve_faststream(url: str) -> None:
 
 
 async def call_faststream(url: str, concurrency: int) -> Figures:
-    """Measure FastStream's request and reply."""
+    """Return the figures of FastStream's request and reply."""
     from faststream.redis import RedisBroker
 
     async with RedisBroker(url, logger=None, max_connections=4096) as broker:
@@ -146,7 +146,7 @@ async def serve_taskiq(url: str) -> None:
 
 
 async def call_taskiq(url: str, concurrency: int) -> Figures:
-    """Measure taskiq: send a task and poll for its result."""
+    """Return the figures of taskiq: send a task and poll for its result."""
     broker, answer = taskiq_broker(url)
     await broker.startup()
 

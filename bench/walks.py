@@ -42,7 +42,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = str(Path(operations.__file__).parent) + os.sep
 _COMPREHENSIONS = frozenset({"<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>"})
 _FIRST_ENTRY = 0
-"""The argument of the RESUME instruction at a function's start; others resume a coroutine or generator."""
+"""The argument of the RESUME instruction at a function's start; where a coroutine or generator resumes, it differs."""
 
 
 class Limit(NamedTuple):
@@ -128,7 +128,7 @@ async def trace(call: Callable[[], Awaitable[object]]) -> list[Step]:
 
 @operation(id="walk.quote", type="query")
 async def quote(item: str, count: int = 1) -> dict[str, float]:
-    """Price of an item."""
+    """Return the price of an item."""
     return {"total": 2.5 * count}
 
 

@@ -1,6 +1,7 @@
 """Screenshots of the console: `python -m bench.pictures.console --document github-api.json`.
 
-Serves the demo, walks a browser through it and writes docs/pictures/console-*.png; `--all FOLDER` writes every screen.
+It serves the demo, opens its screens in a browser, and writes docs/pictures/console-*.png. `--all FOLDER` writes every
+screen to another directory.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class Curve:
     points: dict[int, float] = field(default_factory=dict)
 
     def add(self, size: int, seconds: float) -> None:
-        """Add one measurement; less than the clock's resolution of 0.1 µs is rounded up to it."""
+        """Add one measurement; a time below 0.1 µs, the clock's resolution, counts as 0.1 µs."""
         self.points[size] = max(seconds, 1e-7)
 
     def slope(self) -> float:

@@ -38,7 +38,7 @@ def medians(verbs: dict[str, tuple[Callable[[Any], Any], Any]], repeat: int) -> 
 
 
 def measure(case: Case) -> Row:
-    """Measure one case with every engine in this process."""
+    """Return the times of one case with every engine in this process."""
     value, excess, bad = case.value, with_excess(case.value), with_bad_leaf(case.value)
     bare = jsonschema_rs.validator_for(case.schema, offline=True)
     clean, untidy, broken = (from_schema(case.schema) for _ in range(3))
@@ -64,7 +64,7 @@ def measure(case: Case) -> Row:
 
 
 def measure_node(all_cases: list[Case], rows: list[Row]) -> None:
-    """Add TypeBox's `Value.Cast` to the rows."""
+    """Add the times of TypeBox's `Value.Cast` to the rows."""
     inputs = [
         {
             "schema": case.schema,
@@ -85,7 +85,7 @@ def measure_node(all_cases: list[Case], rows: list[Row]) -> None:
 
 
 def measure_building() -> Row:
-    """Measure all output schemas of GitHub's document, which share its components: the first use of each."""
+    """Return the times of the first use of each output schema of GitHub's document; all share its components."""
     try:
         folder = peers.install_node("@octokit/openapi", "23.0.2")
     except peers.Missing as error:

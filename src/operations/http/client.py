@@ -221,7 +221,7 @@ def request_target(request: HTTPRequest) -> str:
         raise refusal(request, "the port of the URL is out of range")
     target = (match["path"] or "/") + (match["query"] or "")
     if _UNSENDABLE.search(target):
-        raise refusal(request, "the URL has unencoded characters")
+        raise refusal(request, "the URL has characters that must be percent-encoded")
     if any(segment.lower().replace("%2e", ".") in (".", "..") for segment in match["path"].split("/")):
         raise refusal(request, "the path has a dot segment, which would change the path")
     return target

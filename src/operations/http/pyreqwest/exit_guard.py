@@ -39,7 +39,7 @@ def guard_exit() -> None:
 def _block_thread() -> None:
     if _process != os.getpid() or blocked.is_set():
         return
-    # The request runs on that thread, and fails immediately without a connection, because its URL is not https.
+    # The request runs on pyreqwest's thread. It fails immediately without a connection, because its URL is not https.
     client = ClientBuilder().https_only(True).no_proxy().danger_accept_invalid_certs(True).build()
     trap = _Trap()
     for _ in range(_TRIES):

@@ -119,7 +119,7 @@ class HTTPServiceConfig(msgspec.Struct, frozen=True, kw_only=True):
     proxy: str | None = None
     output_policy: Policy | None = None
     reconnect: int = 0
-    """Maximum number of reconnections of an event stream that ends or fails; each sends the id of the last event."""
+    """Maximum number of reconnections of an event stream that ends or fails; each sends the last event id, if any."""
     cache: bool = False
     """Whether responses with a validator (`ETag`, `Last-Modified`) are cached and revalidated."""
     on_request: RequestHook | None = None

@@ -414,7 +414,7 @@ def _cookie_text(text: str) -> str:
 
 def _cookie_name(name: str) -> str:
     if not _is_token(name):
-        raise ValueError("its name is not a cookie name")
+        raise ValueError("its name is not valid for a cookie")
     return name
 
 

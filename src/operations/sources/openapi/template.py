@@ -89,7 +89,7 @@ class TemplateReader:
     def read(self, path: str, method: str, item: DocNode, operation: DocNode) -> Template:
         """Read one operation; raise `BrokenOperationError` if it cannot be used."""
         if not isinstance(operation.value, Mapping):
-            raise BrokenOperationError(f"its description is {type(operation.value).__name__}, not an object")
+            raise BrokenOperationError(f"its operation object is {type(operation.value).__name__}, not an object")
         notes: list[str] = []
         try:
             parameters = self._parameters(path, item, operation, notes)
@@ -196,7 +196,7 @@ class TemplateReader:
             try:
                 response = self._response(responses[status], operation)
             except DanglingReferenceError as error:
-                notes.append(f"response {status} has no usable description: {error}")
+                notes.append(f"response {status} is ignored: {error}")
                 continue
             described = usable_media_types(response.get("content").items(), status, notes)
             media = {essence(kind): node for kind, node in described.items()}
