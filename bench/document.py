@@ -1,4 +1,4 @@
-"""The served OpenAPI document of GitHub's operations: the time to build, cache and import it.
+"""The served OpenAPI document of GitHub's operations: the time to build it, to return it from a cache, to import it.
 
 Each time is a multiple of the time to encode the whole document once with msgspec, which is the lower bound.
 """

@@ -9,7 +9,7 @@ from bench.pictures.drawing import DARK, LIGHT, Drawing, Theme
 
 
 def figures(results: Results) -> list[Comparison]:
-    """Return the comparisons with other libraries, greatest first; each is of the latest Python that has it."""
+    """Return the comparisons with other libraries, greatest first; each from the latest Python that measured it."""
     found: dict[tuple[str, str], Comparison] = {}
     for _, benchmarks in sorted(results.items(), reverse=True):
         for each in (each for rows in benchmarks.values() for each in rows if each.kind == "faster"):

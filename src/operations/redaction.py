@@ -156,7 +156,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def _hidden(value: Any) -> Any:
-    """Return a secret value with the placeholder for each string, number and bytes value in it."""
+    """Return a secret value with the placeholder in place of each string, number and bytes value."""
     if isinstance(value, dict):
         return {key: _hidden(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):

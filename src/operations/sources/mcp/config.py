@@ -42,7 +42,7 @@ class MCPOAuth(msgspec.Struct, frozen=True, kw_only=True):
     client_secret: str | None = None
     client_name: str = "operations"
     client_metadata_url: str | None = None
-    """The https URL of a document that describes this client; some authorisation servers accept it as the client id."""
+    """The https URL of a document about this client; some authorisation servers accept the URL as the client id."""
     redirect_uri: str = "http://localhost:8765/callback"
     open_url: Callable[[str], Awaitable[None]] | None = None
     """Function that shows the user the URL for consent. Without this function, the client credentials grant is used."""

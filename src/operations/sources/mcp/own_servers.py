@@ -179,7 +179,7 @@ class _OwnRunner(ToolRunner):
 
 
 class _Items:
-    """Returns the items of a stream in order, although their messages may be handled in another order."""
+    """Queue that returns the items of a stream in order, although their messages may be handled in another order."""
 
     def __init__(self) -> None:
         self.changed = asyncio.Event()

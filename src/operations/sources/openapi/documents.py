@@ -324,7 +324,7 @@ class Documents:
         return kind if isinstance(kind, str) else None
 
     def schema(self, node: DocNode) -> Any:
-        """Return a JSON Schema for use in the main document: the node's value, or a reference to a node elsewhere."""
+        """Return a JSON Schema for use in the main document: the node's value, or a `$ref` to another file."""
         if node.address == self.root.address or not isinstance(node.value, Mapping):
             return True if node.value is None else node.value
         return {"$ref": f"{node.address}#{node.pointer}"}
