@@ -180,7 +180,7 @@ async def one_call(
 
 
 async def keep_misbehaving(pending: PendingRequestMap, seconds: float, tally: Counter[str], *, durable: bool) -> None:
-    """Cause faults about ten times a second, between calls that end normally.
+    """Cause faults about ten times a second, while `keep_calling` makes normal calls.
 
     Each time, a stream is read to its end, a stream is abandoned, a call is cancelled, a call reaches its deadline, and
     a call has no worker.

@@ -114,7 +114,7 @@ class RecordingTransport(TransportWrapper):
         self.messages: list[RecordedMessage] = []
 
     def optional(self, kind: type[Part]) -> Part | None:
-        """Return a part of the inner transport, or None. `InProcess` is hidden, because its calls send no messages."""
+        """Return a part of the inner transport, or None; always None for `InProcess`: its calls send no messages."""
         return None if kind is InProcess else super().optional(kind)
 
     def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
