@@ -340,3 +340,31 @@ def test_defaults_are_shown_as_they_are_typed(project: Project) -> None:
     )
     shown = [line.split() for line in project.run("show", "other.defaults").out.splitlines()]
     assert [line[-1] for line in shown if line[:1] in (["text"], ["flag"], ["name"])] == ['[""]', "[false]", "[tea]"]
+
+
+BROKEN = """[sources.other]
+python = "other"
+[sources.gone]
+url = "http://127.0.0.1:9/mcp"
+"""
+
+
+def test_a_refresh_fails_if_a_source_cannot_be_opened(project: Project) -> None:
+    project.write("operations.toml", BROKEN)
+    for words, hint in ((["--refresh"], ""), ([], " (use --refresh to retry)")):
+        done = project.run("ls", *words)
+        assert "other.double\t" in done.out
+        assert done.err.endswith(f"All connection attempts failed{hint}\n")
+        assert done.code == (0 if hint else 6)
+    done = project.run("ls", "--refresh", "--json")
+    assert (done.code, [entry["id"] for entry in done.data]) == (6, ["other.double"])
+    assert json.loads(done.err.splitlines()[-1])["exitCode"] == 6
+    # The cache cannot be written: the exit code is the same.
+    assert project.run("ls", "--refresh", env={"XDG_CACHE_HOME": "/dev/null"}).code == 6
+
+
+def test_a_failed_source_that_was_asked_for_fails_the_listing(project: Project) -> None:
+    project.write("operations.toml", f'{BROKEN}[sources.doc]\nopenapi = "./doc.json"\n')
+    assert [project.run("ls", "--source", name).code for name in ("other", "gone", "doc")] == [0, 6, 2]
+    project.write("operations.toml", '[sources.doc]\nopenapi = "./doc.json"\n')
+    assert (project.run("ls").code, project.run("ls", "--refresh").code) == (0, 2)

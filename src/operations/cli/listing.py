@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from operations.catalogue import unknown_operation
@@ -23,6 +24,8 @@ class Listing(NamedTuple):
     kinds: Mapping[str, str]
     """Kind of each source, by name."""
     spec: Callable[[str], dict[str, Any] | None]
+    faults: Mapping[str, str] = MappingProxyType({})
+    """Where the problem of each failed source is, by name, as in `SourceReport`; without disabled sources."""
 
     def find(self, operation_id: str) -> CatalogueEntry:
         """Return the entry of an operation; raise an error with the nearest id if it is unknown."""
@@ -62,11 +65,12 @@ def _cached(args: ParsedArguments, catalogue: Catalogue) -> Listing:
     if not args.quiet:
         for source in catalogue.sources.values():
             if source.state == "failed":
-                retry = "" if source.lacks_extra else " (use --refresh to retry)"
+                retry = "" if source.lacks_extra or args.refresh else " (use --refresh to retry)"
                 warn(f"cannot open source {source.name}: {source.problem}{retry}", source=source.name)
             warn_skipped(source.skipped)
     kinds = {name: source.kind for name, source in catalogue.sources.items()}
-    return Listing(catalogue.entries, kinds, catalogue.spec)
+    faults = {source.name: source.fault for source in catalogue.sources.values() if source.fault}
+    return Listing(catalogue.entries, kinds, catalogue.spec, faults)
 
 
 async def _refresh(args: ParsedArguments, only: list[str] | None) -> Listing | None:
@@ -91,7 +95,9 @@ async def _refresh(args: ParsedArguments, only: list[str] | None) -> Listing | N
     if only is not None:
         return await _refresh(args, None)
     kinds = {report.name: report.kind for report in workspace.reports}
-    return _of_specs(specs, sources, kinds)
+    enabled = (report for report in workspace.reports if config.sources[report.name].problem is None)
+    faults = {report.name: report.fault for report in enabled if report.fault is not None}
+    return _of_specs(specs, sources, kinds, faults)
 
 
 async def _open_all(args: ParsedArguments) -> Listing:
@@ -111,9 +117,14 @@ async def _remote(args: ParsedArguments) -> Listing:
     return _of_specs(specs, sources, kinds)
 
 
-def _of_specs(specs: Mapping[str, OperationSpec], sources: Mapping[str, str], kinds: Mapping[str, str]) -> Listing:
+def _of_specs(
+    specs: Mapping[str, OperationSpec],
+    sources: Mapping[str, str],
+    kinds: Mapping[str, str],
+    faults: Mapping[str, str] = MappingProxyType({}),
+) -> Listing:
     entries = [_entry(specs[operation_id], sources[operation_id]) for operation_id in sorted(specs)]
-    return Listing(entries, kinds, lambda operation_id: specs[operation_id].to_dict())
+    return Listing(entries, kinds, lambda operation_id: specs[operation_id].to_dict(), faults)
 
 
 def _entry(spec: OperationSpec, source: str) -> CatalogueEntry:

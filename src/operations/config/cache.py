@@ -56,10 +56,18 @@ class CachedSource(msgspec.Struct, frozen=True, array_like=True):
     """Files that the operations of the source were read from."""
     skipped: Sequence[tuple[str, str]] = ()
     """Skipped files and operations, with the reasons."""
-    lacks_extra: bool = False
-    """Whether the source failed because an extra was not installed. It is then opened again every time."""
+    fault: str = ""
+    """Where the problem of a failed source is, as in `SourceReport`; empty if it did not fail or is disabled.
+
+    A source is disabled while a variable of its settings is not set.
+    """
     hidden: Sequence[str] = ()
     """Ids of this source's operations that an earlier source in the file also has: the earlier source owns them."""
+
+    @property
+    def lacks_extra(self) -> bool:
+        """Whether the source failed because an extra was not installed. It is then opened again every time."""
+        return self.fault == "installation"
 
 
 class CacheHeader(msgspec.Struct, frozen=True, array_like=True):

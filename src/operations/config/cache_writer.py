@@ -203,7 +203,7 @@ def _sources(workspace: Workspace, before: Catalogue | None) -> list[CachedSourc
             if opened is not None
             else _files_of_failed(workspace, source, earlier),
             skipped=[(skip.path, skip.reason) for skip in report.skipped][:_MAX_SKIPPED],
-            lacks_extra=report.fault == "installation",
+            fault=report.fault if report.fault is not None and source.problem is None else "",
             hidden=workspace.hidden_of(report.name),
         )
     return [source for name, source in known.items() if name in workspace.config.sources]

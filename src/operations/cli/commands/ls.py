@@ -8,13 +8,14 @@ from fnmatch import fnmatchcase
 from operations.cli.arguments import LISTING_OPTIONS, Argument, Command, Option, ParsedArguments
 from operations.cli.commands import SUMMARIES
 from operations.cli.direct_sources import DIRECT_OPTIONS
-from operations.cli.failures import NOT_FOUND, OK, CommandError
-from operations.cli.listing import as_data, read_listing, summary
+from operations.cli.failures import NOT_FOUND, OK, TRANSPORT, USAGE, CommandError, report_exit
+from operations.cli.listing import Listing, as_data, read_listing, summary
 from operations.cli.output import write_json
 from operations.cli.stderr import note
 from operations.cli.terminal import columns, is_terminal, one_line, paint, printable, results, write_text
 from operations.config.cache import CatalogueEntry
 
+_FAILED = "a source cannot be opened"
 _COLOURS = {"query": "green", "mutation": "yellow", "subscription": "magenta"}
 
 
@@ -24,11 +25,14 @@ def run(args: ParsedArguments) -> int:
     entries = [entry for entry in listing.entries if _is_listed(entry, args)]
     if args.json:
         write_json([as_data(entry) for entry in entries])
+    code = _failure_code(listing, args)
+    if not entries and code != OK:
+        return report_exit(code, _FAILED)
     if not entries and listing.entries and (args.pattern or args.type or args.source or args.tag):
         message = f"no operations match {args.pattern!r}" if args.pattern else "no operations match the filters"
         raise CommandError(message, "search with 'ops search WORDS'", exit_code=NOT_FOUND)
     if args.json:
-        return OK
+        return report_exit(code, _FAILED)
     if args.table:
         lines = table(entries)
     elif args.tree or is_terminal(results()):
@@ -43,7 +47,19 @@ def run(args: ParsedArguments) -> int:
             else "add a source with 'ops add', or an operation with 'ops init'"
         )
         note(f"No operations yet: {more}.")
-    return OK
+    return report_exit(code, _FAILED)
+
+
+def _failure_code(listing: Listing, args: ParsedArguments) -> int:
+    """Return the exit code for failed sources that the user asked for: that of `--source`, or all with `--refresh`.
+
+    A source that is disabled, because a variable is not set, does not fail the command.
+    """
+    asked = {args.source} if args.source is not None else set(listing.faults) if args.refresh else set()
+    faults = {fault for name, fault in listing.faults.items() if name in asked}
+    if not faults:
+        return OK
+    return TRANSPORT if "source" in faults else USAGE
 
 
 def _is_listed(entry: CatalogueEntry, args: ParsedArguments) -> bool:
