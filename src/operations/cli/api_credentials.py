@@ -15,10 +15,10 @@ _FIELDS = {"basic": ("username", "password"), "oauth2": ("client_id", "client_se
 
 
 def missing_credentials(source: Source, needed: Sequence[Sequence[str]], opened: OpenedSource | None) -> str:
-    """Return a hint if an API's credentials are missing; an empty string if some are configured.
+    """Return a hint about missing credentials for an operation; an empty string if the source has credentials for it.
 
-    `needed` has the alternatives that the operation accepts. Each alternative is the names of the security schemes, in
-    the API's document, that are needed together.
+    `needed` has the alternatives that the operation accepts. Each alternative lists security schemes of the API's
+    document, by name, that are needed together.
     """
     settings = source.settings
     assert isinstance(settings, OpenAPISettings)
@@ -38,7 +38,7 @@ def missing_credentials(source: Source, needed: Sequence[Sequence[str]], opened:
 
 
 def _example(kind: str, name: str) -> dict[str, str]:
-    """Return the settings of one credential as a configuration has them, with variables named after `name`."""
+    """Return example settings of a credential; the values are variables whose names begin with `name`."""
     prefix = re.sub(r"\W", "_", name).upper()
     fields = _FIELDS.get(kind, ("token",))
     return {"type": kind, **{field: f"${{{prefix}_{field.upper()}}}" for field in fields}}

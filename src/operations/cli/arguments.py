@@ -85,7 +85,7 @@ class ParsedArguments:
 
 
 WORD = r"(?s)^(?P<key>[^=@:]+(?::(?!=)[^=@:]*)*?)(?P<sign>:=@|=@|:=|=|@)(?P<value>.*)$"
-"""A word of a command line that specifies a field: `key=value`, `key:=json`, `key@file`."""
+"""Pattern of a word that specifies a field, such as `key=value`, `key:=json` or `key@file`."""
 WHOLE = ("@", "{", "[")
 """First characters of a word that specifies the whole input, such as `@input.json`, instead of one field."""
 
@@ -152,7 +152,7 @@ def whole_number(text: str) -> int:
 
 
 def host_and_port(text: str) -> tuple[str, int]:
-    """Convert `PORT`, `:PORT` or `HOST:PORT`."""
+    """Return the host and the port of `PORT`, `:PORT` or `HOST:PORT`; the default host is 127.0.0.1."""
     host, _, port = text.rpartition(":")
     number = int(port)
     if not 0 <= number <= 65535:
@@ -175,7 +175,10 @@ def seconds(text: str) -> float:
 
 
 def is_assignment(name: str, value: str) -> bool:
-    """Whether the word `name=value` means this field and this value, not a file, an option or other JSON."""
+    """Whether the word `name=value` is parsed as this field and this value.
+
+    A name with special characters can turn the word into an option, a file or other JSON.
+    """
     match = None if name.startswith(("-", *WHOLE)) else re.match(WORD, f"{name}={value}")
     return match is not None and match.groups() == (name, "=", value)
 
@@ -366,7 +369,7 @@ LOG_OPTIONS = (
     Option("--log-format", "format of log records", value="FORMAT", choices=("text", "json"), default="text"),
     Option(
         "--log-level",
-        "lowest level of log records, warning by default",
+        "lowest level of printed log records, warning by default",
         value="LEVEL",
         choices=("debug", "info", "warning", "error"),
     ),

@@ -43,7 +43,7 @@ def _quoted(text: str) -> str:
 
 
 def _split(line: str) -> list[str]:
-    """Return the words of a line, the last of them incomplete or empty; none if a quote is open."""
+    """Return the words of a line, the last of them incomplete or empty; no words if a quote is open."""
     try:
         words = shlex.split(line)
     except ValueError:

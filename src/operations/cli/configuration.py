@@ -45,7 +45,7 @@ def find_configuration(args: ParsedArguments) -> Config | None:
 
 
 def optional_configuration(args: ParsedArguments) -> Config | None:
-    """Return the configuration if there is one and it is trusted, for commands that work without it."""
+    """Return the configuration if there is one and it is trusted; otherwise None. Never ask the user for trust."""
     path = search(args).path
     config = None if path is None else read_configuration(path)
     return config if config is not None and (args.trust or has_trust(config)) else None
@@ -109,7 +109,7 @@ def config_file(args: ParsedArguments) -> Path:
 
 
 def trust_as_before(path: Path, *, was_trusted: bool, by: str) -> Config | None:
-    """Return a configuration that its user has changed; None if the configuration is now invalid.
+    """Read and return a configuration that a command has changed; None if the configuration is now invalid.
 
     If the user trusted the configuration before the change, store the trust in the changed one. `by` names the command
     that made the change.
@@ -189,9 +189,9 @@ def _state(config: Config) -> str:
 
 
 def _wait_for_line() -> None:
-    """Wait until a line can be read from stdin, and let a signal interrupt the wait even if it arrives just before.
+    """Wait until a line can be read from stdin. A signal interrupts the wait, even a signal just before the wait.
 
-    A blocking read would miss such a signal: it would start after the signal and continue to wait for the line.
+    A blocking read that starts just after a signal would not be interrupted.
     """
     import select  # imported lazily: few commands ask questions
     import socket

@@ -23,14 +23,14 @@ class WorkspaceSources:
         ]
 
     def source_of(self, operation_id: str) -> str | None:
-        """Return the name of the source of an operation."""
+        """Return the name of the source of an operation; None if the id is unknown."""
         return self._workspace.source_of(operation_id)
 
 
 def describe_console(served: ServedApp) -> str:
-    """Return the part of a start message that names the path of the console, or the command that builds it.
+    """Return the part of a start message that names the path of the console.
 
-    Return an empty string if no console is served.
+    If the console is not built, return the command that builds it; if no console is served, an empty string.
     """
     if served.console is None:
         return ""

@@ -35,7 +35,7 @@ def authenticator_of(
     principals = principals_of(settings.tokens)
     own = own_token(args)
     if own and accepts_own:
-        # If this is the only credential, all calls are its own: the console may show every call and manage all of them.
+        # The holder of the only credential makes all calls, and may therefore watch and manage all of them.
         is_only = not (principals or args.keys or settings.keys or settings.jwt or settings.issuer)
         scopes = [*args.scope, "operations:watch", "operations:manage"] if is_only else args.scope
         principals.setdefault(own, Principal(Identity(OPERATOR, scopes), ("*",)))
@@ -67,7 +67,7 @@ def principals_of(tokens: Iterable[TokenSettings]) -> dict[str, Principal]:
 
 
 def own_token(args: ParsedArguments) -> str | None:
-    """Return the token of `--token-file` or `OPERATIONS_TOKEN`; raise if the file is empty."""
+    """Return the token in `--token-file` or `OPERATIONS_TOKEN`; None if neither is set. Raise if the file is empty."""
     if not args.token_file:
         return os.environ.get(TOKEN_VARIABLE)
     token = Path(args.token_file).read_text().strip()

@@ -166,7 +166,7 @@ def hint_for(error: CallError) -> str:
         if "hub" in details:
             if details.get("status") == 403:
                 return _SERVER_HINT
-            return _HUB_HINT if error.code == ErrorCode.ACCESS_DENIED else "check that the URL is that of a hub"
+            return _HUB_HINT if error.code == ErrorCode.ACCESS_DENIED else "check that a hub listens at this URL"
         if details.get("statusCode", details.get("status")) in (401, 403):
             return "the API rejected the credentials: check the source's auth in operations.toml"
     if error.code == ErrorCode.VALIDATION_ERROR and error.message.startswith("invalid input for "):
@@ -223,7 +223,7 @@ def _response_body(details: Any, message_text: str) -> str:
 
 
 def _contains(message_text: str, body: Any) -> bool:
-    """Whether a message contains a string property of a response body; False if the body has lists or objects."""
+    """Whether a message contains a string value of a response body; False if the body has nested lists or objects."""
     values = body.values() if isinstance(body, dict) else ()
     if any(isinstance(value, (dict, list)) and value for value in values):
         return False

@@ -27,7 +27,10 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 INPUT_FORMS = (
     ("item=tea", "a value, converted to the field's type"),
     ("count:=4", "JSON: a number, true, null, a list or an object"),
-    ("photo@cat.png", "content of a file, as text or bytes by the schema; for uploads also cat.png;type=image/png"),
+    (
+        "photo@cat.png",
+        "content of a file: text or bytes, as the schema requires; for uploads also cat.png;type=image/png",
+    ),
     ("filter:=@f.json", "JSON from a file"),
     ("address.city=Rome", "a nested field"),
     ("tags=a tags=b", "a list; write tags[]=a if the schema does not declare a list"),
@@ -83,7 +86,7 @@ def read_input(words: Sequence[str], document: Any, stdin: bytes = b"", *, sends
 
 
 def typed_by_schema(words: Sequence[str]) -> dict[str, str]:
-    """Return key and value of each `key=value` word: the words whose values are converted to the type in the schema."""
+    """Return the key and the text of each `key=value` word. Only these texts need the types in the schema."""
     matches = (re.match(WORD, word) for word in words if not word.startswith(WHOLE))
     return {match["key"]: match["value"] for match in matches if match is not None and match["sign"] == "="}
 
@@ -140,7 +143,10 @@ def _value(sign: str, text: str, path: FieldPath, fields: Fields) -> Any:
 
 
 def typed(text: str, path: FieldPath, fields: Fields) -> Any:
-    """Convert text to the field's type; keep it as text if the schema allows strings."""
+    """Convert text to the type of the field at `path`.
+
+    Text that spells an enumerated value becomes this value. Other text stays a string if the schema allows strings.
+    """
     for choice in fields.choices(path):
         if (choice if isinstance(choice, str) else _dumped(choice)) == text:
             return choice
@@ -210,7 +216,10 @@ def _parse_key(key: str, fields: Fields) -> list[str | int]:
 
 
 def _check_name(path: FieldPath, fields: Fields) -> None:
-    """Raise if a closed schema does not declare a name; warn if an open schema only declares a similar name."""
+    """Check that the schema declares each name in a path.
+
+    For an undeclared name, raise if the schema forbids undeclared fields; otherwise warn if a declared name is similar.
+    """
     for depth, step in enumerate(path):
         before = _known(path[:depth])
         names = fields.names(before)
@@ -227,8 +236,8 @@ def _check_name(path: FieldPath, fields: Fields) -> None:
 def _put(target: dict[str, Any], path: FieldPath, value: Any, key: str, assigned: set[tuple[str | int, ...]]) -> None:
     """Set the value at a path; a numeric step creates a list, and a repeated key appends to a list.
 
-    A path that an earlier word set is an error, except for a list. A value that comes from a whole input
-    (`@input.json`) is replaced; a list is extended. `assigned` has the paths that earlier words set.
+    Raise if an earlier word set the same path, unless the path holds a list. A value from a whole input (`@input.json`)
+    is replaced, and a list is extended. `assigned` has the paths that earlier words set.
     """
     steps = tuple(path)
     parted = _APPEND not in path and any(len(other) > len(steps) and other[: len(steps)] == steps for other in assigned)

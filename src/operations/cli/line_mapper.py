@@ -17,7 +17,7 @@ from operations.wire import decode_json
 _AHEAD = 4
 """Number of results per job that may wait for the result of an earlier line.
 
-The other jobs can therefore continue while one call is slow.
+While one call is slow, the other jobs continue until this number is reached.
 """
 _CHUNK = 65_536
 _MAX_LINE = 256 * 1024 * 1024

@@ -53,7 +53,7 @@ def read_listing(args: ParsedArguments) -> Listing:
     known = catalogue
     catalogue = load_catalogue(path) if listing is None else None
     if catalogue is not None and known is not None and not set(catalogue.stale) <= set(known.stale):
-        # A source no longer has an id, which another source may now use.
+        # A source no longer has an id: another source with a hidden operation of this id may now own it.
         listing = run(_refresh(args, list(catalogue.stale)))
         catalogue = load_catalogue(path) if listing is None else None
     if catalogue is None:

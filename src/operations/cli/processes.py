@@ -61,7 +61,7 @@ async def offer(args: ParsedArguments, *, pool: bool) -> int:
 
 
 def observe(args: ParsedArguments, registry: OperationRegistry) -> None:
-    """Add the observers that the options select."""
+    """Add observers to the registry, as the options require."""
     if args.log_format == "json":
         registry.observers += (LogContext(),)
     if getattr(args, "health", None) is not None:

@@ -29,7 +29,7 @@ _REFUSED_SECONDS = 1.0
 _OPERATIONS_TIMEOUT = 3.0
 """Seconds to wait for announcements.
 
-Connected workers send an announcement on request; a worker that reconnects does so within two seconds.
+Connected workers send an announcement on request; a worker that reconnects sends one within two seconds.
 """
 _HUB_SECONDS = 1.0
 """Seconds to wait for the listing of a hub before the hub is asked why it does not list the requested operation."""
@@ -190,7 +190,7 @@ async def wait_until_refused(settings: TransportSettings, seconds: float = _REFU
 
 
 async def _refusal_of(settings: TransportSettings) -> str | None:
-    """Return why no address of a transport can be reached; None if one can be or the reason is unknown."""
+    """Return why no address of a transport can be reached; None if one is reached, or if the reason is unknown."""
     # With `servers` among its options, a client may have more addresses than its URL.
     known = [] if "servers" in settings.options else hosts_and_ports(settings.url)
     reasons = await asyncio.gather(*(_refusal(host, port) for host, port in known))
@@ -198,7 +198,7 @@ async def _refusal_of(settings: TransportSettings) -> str | None:
 
 
 async def _refusal(host: str, port: int) -> str | None:
-    """Return why an address cannot be reached; None if it can be or the reason is unknown."""
+    """Return why an address cannot be reached; None if it is reached, or if the reason is unknown."""
     try:
         async with asyncio.timeout(1.0):
             _, writer = await asyncio.open_connection(host, port)

@@ -129,9 +129,10 @@ def _show_lines(level: str, *, as_json: bool) -> None:
 
 
 def show_log(*, quiet: bool, debug: bool, as_json: bool = False, level: str | None = None) -> None:
-    """Print the library's warnings; with `debug`, every record.
+    """Print the library's warnings; with `quiet`, none of them; with `debug`, every record.
 
-    With `as_json` or `level`, print the records of every logger that have at least this level, as JSON or text.
+    With `as_json` or `level`, print the records of every logger that have at least the level `level`, as JSON or text.
+    The default level is `warning`, or with `debug` the lowest level.
     """
     if as_json or level is not None:
         threading.excepthook = _show_exception
@@ -171,11 +172,11 @@ def run(outcome: Awaitable[T], *, fast_loop: bool = False) -> T:
     main = _until_done(outcome)
     try:
         with asyncio.Runner(loop_factory=_loop_factory(fast_loop)) as runner:
-            runner.get_loop()  # before SIGINT raises KeyboardInterrupt, which could leave the loop half made
+            runner.get_loop()  # an interrupt while the loop is created would leave the loop incomplete
             with _interrupts_cancel():
                 return runner.run(main)
     finally:
-        # An interrupt may come before either starts; Python would warn that the coroutine was never awaited.
+        # Close coroutines that an interrupt kept from starting: Python would warn that they were never awaited.
         main.close()
         if isinstance(outcome, Coroutine):
             outcome.close()

@@ -61,7 +61,7 @@ class CommandSession:
         self._opened = opened or {}
 
     def find(self, operation_id: str) -> Operation[Any]:
-        """Return an operation; raise an error that names the nearest id or the failed source if it is unknown."""
+        """Return an operation; if it is unknown, raise an error that names the nearest id or the failed source."""
         operation = self.registry.get_operation(operation_id)
         if operation is not None:
             return operation
@@ -82,7 +82,7 @@ class CommandSession:
         report_failures(args, [report for report in self.reports if report is not needed])
 
     def failed_source_of(self, operation_id: str) -> SourceReport | None:
-        """Return the failed source that has an operation according to the cache, or whose namespace contains its id."""
+        """Return the failed source that has an operation, by the cache or by its namespace; None if there is none."""
         failed = [report for report in self.reports if report.state == "failed"]
         if self.config is None or not failed:
             return None
@@ -99,7 +99,7 @@ class CommandSession:
         )
 
     def explain(self, error: CallError, operation: Operation[Any]) -> CallError:
-        """Return the error of a call; if an API refused the call for lack of credentials, add a hint about them."""
+        """Return `error`; if an API refused the call because credentials are missing, add a hint about them."""
         source = self._api_of(operation)
         details = error.details
         if source is None or not isinstance(details, dict) or details.get("statusCode") not in (401, 403):
@@ -118,7 +118,7 @@ class CommandSession:
         return next((source for source in apis if operation.id.startswith(f"{source.namespace}.")), None)
 
     def require_request(self, operation: Operation[Any], option: str) -> None:
-        """Raise if an operation sends no HTTP request that `option` prints: only those of OpenAPI sources do."""
+        """Raise if an operation is not of an OpenAPI source, and so has no HTTP request for `option` to print."""
         from operations.sources.openapi import HTTPCallOptions  # noqa: F401  # raises if the extra is missing
 
         if self._api_of(operation) is None:
@@ -149,7 +149,7 @@ class CommandSession:
 
 @asynccontextmanager
 async def open_session(args: ParsedArguments, requested: str | None = None) -> AsyncIterator[CommandSession]:
-    """Open what a command needs: the source of the requested operation if known, else all sources."""
+    """Open what a command needs: a transport, the source of the requested operation if it is known, or all sources."""
     is_remote = args.url is not None and not args.is_direct
     is_address = is_remote and ":" in args.url
     if args.is_direct:
@@ -341,7 +341,7 @@ def _withdraw_hidden(workspace: Workspace, catalogue: Catalogue) -> None:
 
 
 def _check_spelling(requested: str, catalogue: Catalogue, config: Config) -> None:
-    """Raise for an id that is similar to a cached one: opening every source because of a typo would be slow."""
+    """Raise for an unknown id that is similar to a cached id: opening every source because of a typo would be slow."""
     if requested in catalogue or catalogue.stale:
         return
     near = [source for source in config.sources.values() if source.kind != "python" and _may_have(source, requested)]
@@ -360,10 +360,10 @@ def _failed(workspace: Workspace, only: Collection[str]) -> bool:
 
 
 def _sources_of(requested: str, catalogue: Catalogue | None, config: Config) -> list[str] | None:
-    """Return the sources to open for an operation; None if it may be in any source.
+    """Return the names of the sources to open for an operation; None if it may be in any source.
 
-    The last one is the source of the operation, according to the cache or the namespace. An id belongs to the first
-    source in the file that has it. Earlier sources without a current cache might have it, so they are opened too.
+    The last name is the operation's source, according to the cache or the namespace. An id belongs to the first source
+    in the file that has it. Earlier sources that the cache does not cover might have the id, so they are opened too.
     """
     known = None if catalogue is None else catalogue.source_of(requested)
     if known is None:

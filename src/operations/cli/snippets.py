@@ -34,7 +34,7 @@ _FORMATS = {
 def example_input(schema: Schema, *, optional: bool = False) -> Any:
     """Return an input that the schema accepts: its required fields, and with `optional` some others.
 
-    Values come from the schema's examples and types; if those are invalid, from the smallest valid value.
+    Values come from the schema's examples and types. If the schema rejects this input, invalid parts are replaced.
     """
     if schema.is_unknown:
         return {}

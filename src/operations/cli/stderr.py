@@ -55,7 +55,7 @@ def redacted(text: str) -> str:
 
 @contextlib.contextmanager
 def json_on_stderr(enabled: bool) -> Iterator[None]:
-    """If `enabled`, write JSON lines in the block, including what other code writes to stderr."""
+    """Within the block, if `enabled`, write everything on stderr as JSON lines, also the output of other code."""
     before = sys.stderr
     if enabled and before is not None:
         lines = _JSONLines(before)

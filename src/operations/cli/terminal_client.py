@@ -31,7 +31,7 @@ class TerminalClient:
         return method == ELICIT
 
     async def ask(self, questions: Mapping[str, Question], timeout: float) -> Mapping[str, Any]:
-        """Ask one question after the other."""
+        """Ask one question after the other; return the answers by the keys of the questions."""
         limit = asyncio.timeout(timeout)
         try:
             async with self._turn, limit:

@@ -104,9 +104,9 @@ def open_transport(settings: TransportSettings, args: ParsedArguments) -> Abstra
 
 
 def _opener(extra: str) -> Callable[..., AbstractAsyncContextManager[Any]]:
-    """Return the function that connects a transport of an extra; for an empty string, one for every other URL scheme.
+    """Return the function that connects the transports of an extra, or of all other URL schemes for an empty string.
 
-    `pubsub.connect` could open every scheme, but for the scheme of a hub it searches all installed packages.
+    `pubsub.connect` could open every scheme, but it searches all installed packages for the scheme of a hub.
     """
     if not extra:
         return connect_any
@@ -139,7 +139,7 @@ async def open_bus(
     """Connect a transport; if configured, sign requests and check signatures."""
     signing = settings.signing
     if signing is not None and serves and signing.secret is None:
-        hint = "set `secret` in its signing table to the secret that the token issuer uses"
+        hint = "set `secret` in the transport's signing table to the secret that the token issuer uses"
         raise CommandError("a worker needs the secret to check signatures", hint)
     async with open_transport(settings, args) as transport:
         yield transport if signing is None else _signed(transport, signing, config, serves=serves)

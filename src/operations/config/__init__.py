@@ -1,6 +1,7 @@
 """The configuration file, and the workspace that opens its sources into one registry.
 
-Names are imported on first use: shell completion reads `operations.config.cache` and must not import every source.
+Names are imported on first use, so that shell completion can use `operations.config.cache` without importing the
+modules of every kind of source.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ _HARMLESS = frozenset(
 )
 """Settings of sources that change neither the code that runs nor the destination of sent variables."""
 _NOT_SENT = frozenset({"token", "key", "key_file", "keys", "certificate", "http", "host", "port", "console", "jobs"})
-"""Settings of `[hub]` and `[serve]` whose values are not sent."""
+"""Settings of `[access]`, `[hub]` and `[serve]` whose values a hub or server does not send to others."""
 _PLAIN = r"[^\s'\"\\]+"
 _MAX_SHOWN = 4
 _MAX_LENGTH = 200
@@ -43,7 +43,7 @@ def actions_of(config: Config) -> list[Action]:
     """Return the actions that require trust; empty if the configuration needs none."""
     found = [Action(name, text) for name, source in config.sources.items() for text in _source_actions(source)]
     tables = config.written.get("transports", {})
-    # A transport with an unset variable is in `written` but not in `transports`; it needs the same trust.
+    # A transport with an unset variable is only in `written`; its connection needs trust too.
     urls = {name: str(table.get("url")) for name, table in tables.items()}
     urls |= {name: transport.url for name, transport in config.transports.items()}
     for name, url in urls.items():
@@ -56,9 +56,10 @@ def actions_of(config: Config) -> list[Action]:
 def digest_actions(config: Config) -> str:
     """Return a digest of the actions of a configuration; empty if there are none.
 
-    The digest covers the tables of sources and transports as written, except `_HARMLESS` settings of sources. It also
-    covers the variables that a server or hub sends, and the values of variables from variable files. It does not cover
-    environment variables, because only the user sets them.
+    The digest covers the tables of sources and transports as written. Settings of sources in `_HARMLESS` are covered
+    only if they contain variables. The digest also covers the variables that a server or hub sends, and the values of
+    variables from variable files. It does not cover the values of environment variables, because only the user sets
+    them.
     """
     if not actions_of(config):
         return ""
@@ -73,7 +74,7 @@ def digest_actions(config: Config) -> str:
 
 
 def describe_actions(config: Config) -> str:
-    """Return the actions of a configuration in one line."""
+    """Return the first four actions of a configuration in one line, with the number of further ones."""
     texts = list(dict.fromkeys(action.text for action in actions_of(config)))
     more = f"; and {len(texts) - _MAX_SHOWN} more" if len(texts) > _MAX_SHOWN else ""
     shown = (" ".join(text.split()) for text in texts[:_MAX_SHOWN])
@@ -81,7 +82,7 @@ def describe_actions(config: Config) -> str:
 
 
 def require_trust(config: Config, environ: Mapping[str, str] | None = None) -> None:
-    """Raise `ACCESS_DENIED` if the user does not trust the actions of a configuration."""
+    """Raise `ACCESS_DENIED` if the user does not trust the actions, or if a file belongs to another user."""
     require_own_files(config.files)
     if not is_trusted(config.path, digest_actions(config), environ):
         message = f"{config.path} is not trusted; it would {describe_actions(config)}"
@@ -126,7 +127,7 @@ def _sent_by_serving(config: Config) -> Iterator[Action]:
 
 
 def _without_kept(value: Any) -> Any:
-    """Return a tree without the strings of `_NOT_SENT`, which a server or hub does not send."""
+    """Return a tree without the settings in `_NOT_SENT` whose values are strings."""
     if isinstance(value, Mapping):
         return {
             key: _without_kept(item) for key, item in value.items() if key not in _NOT_SENT or not isinstance(item, str)

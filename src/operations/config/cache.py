@@ -1,7 +1,7 @@
 """The catalogue cache: a configuration's operations as of the last opening, read without opening a source.
 
-Each configuration has one file: a header with its dependencies, the rows of a listing, and the specs. A spec is read
-only on request. `cache_writer` writes the file.
+Each configuration has one cache file. It contains a header with the files and variables on which the cache depends, a
+row for each operation, and the specs. A spec is read only on request. `cache_writer` writes the file.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ _LENGTH = 8
 Stamp = tuple[str, int, int]
 """A path, its modification time in nanoseconds and its size in bytes.
 
-For a directory, the two numbers are a hash of its modules' names and 0. For a missing file, both are -1.
+For a directory, the numbers are a hash of the names of its modules and subdirectories, and 0. For a missing file, both
+are -1.
 """
 
 
 class CatalogueEntry(msgspec.Struct, frozen=True, array_like=True):
-    """The fields of an operation that a listing shows; `Catalogue.spec` returns the whole spec."""
+    """The properties of an operation that a listing shows; `Catalogue.spec` returns the whole spec."""
 
     id: str
     type: str
@@ -36,7 +37,7 @@ class CatalogueEntry(msgspec.Struct, frozen=True, array_like=True):
     fields: Sequence[str]
     """Names of the operation's input fields, required ones first."""
     position: tuple[int, int] = (0, 0)
-    """Offset and length of the operation's spec among all specs; (0, 0) if the spec is too large to be stored."""
+    """Offset and length of the operation's spec among all specs; (0, 0) if the spec is not stored."""
     method: str = ""
     """HTTP method of an API's operation; the path of its URL is in `path`."""
     path: str = ""
@@ -57,16 +58,16 @@ class CachedSource(msgspec.Struct, frozen=True, array_like=True):
     skipped: Sequence[tuple[str, str]] = ()
     """Skipped files and operations, with the reasons."""
     fault: str = ""
-    """Where the problem of a failed source is, as in `SourceReport`; empty if it did not fail or is disabled.
+    """The `fault` of a failed source's `SourceReport`; empty if the source did not fail, or is disabled.
 
     A source is disabled while a variable of its settings is not set.
     """
     hidden: Sequence[str] = ()
-    """Ids of this source's operations that an earlier source in the file also has: the earlier source owns them."""
+    """Ids of this source's operations that an earlier source in the file also has, and therefore owns."""
 
     @property
     def lacks_extra(self) -> bool:
-        """Whether the source failed because an extra was not installed. It is then opened again every time."""
+        """Whether the source failed because an extra was not installed. It is then always in `Catalogue.stale`."""
         return self.fault == "installation"
 
 
@@ -102,8 +103,8 @@ class Catalogue:
     def stale(self) -> list[str]:
         """The names of the sources to open again.
 
-        A source is opened again if one of its files changed, if an extra was missing, or if no other source has one of
-        its hidden ids any more.
+        A source is opened again if one of its files changed, if an extra was missing, or if one of its hidden ids is no
+        longer in the catalogue.
         """
         return [
             name
@@ -121,16 +122,16 @@ class Catalogue:
         return operation_id in self._by_id
 
     def get(self, operation_id: str) -> CatalogueEntry | None:
-        """Return the entry of an operation, or None."""
+        """Return the entry of an operation; None if the id is unknown."""
         return self._by_id.get(operation_id)
 
     def source_of(self, operation_id: str) -> str | None:
-        """Return the name of an operation's source, for `open_workspace(only=[…])`."""
+        """Return the name of an operation's source, for `open_workspace(only=[…])`; None if the id is unknown."""
         entry = self.get(operation_id)
         return None if entry is None else entry.source
 
     def spec(self, operation_id: str) -> dict[str, Any] | None:
-        """Return the whole spec with its JSON names; None if it is not stored."""
+        """Return the whole spec of an operation as JSON data; None if the spec is not stored."""
         entry = self.get(operation_id)
         if entry is None or entry.position == (0, 0):
             return None
@@ -151,7 +152,7 @@ class Catalogue:
 
 
 def load_catalogue(config_path: Path, *, environ: Mapping[str, str] | None = None) -> Catalogue | None:
-    """Return the cache of a configuration; None if there is none or the configuration has changed."""
+    """Return the cached catalogue of a configuration; None if there is none, or if the configuration has changed."""
     path = cache_path(Path(config_path), environ)
     try:
         with path.open("rb") as file:
@@ -186,7 +187,7 @@ def stamp(path: str) -> Stamp:
 
 
 def _names_in(directory: str) -> int:
-    """Return a hash of the modules and subdirectories of a directory; other files, such as this cache, are ignored."""
+    """Return a hash of the names of the modules and subdirectories in a directory; other files are ignored."""
     with os.scandir(directory) as found:
         names = sorted(
             entry.name
@@ -198,7 +199,7 @@ def _names_in(directory: str) -> int:
 
 
 def has_changed(known: Stamp) -> bool:
-    """Whether a file has changed."""
+    """Whether a file has changed since its stamp `known` was taken."""
     return stamp(known[0]) != tuple(known)
 
 

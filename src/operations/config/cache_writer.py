@@ -50,10 +50,10 @@ class _Row(msgspec.Struct):
 def store_catalogue(
     workspace: Workspace, *, before: Catalogue | None = None, environ: Mapping[str, str] | None = None
 ) -> Path | None:
-    """Write the cache of a workspace's configuration; return its path, or None if it cannot be written.
+    """Write the cache of a workspace's configuration; return the path of the cache, or None if it cannot be written.
 
-    Sources that are not open keep their entries from `before`, the cache before the configuration was changed. By
-    default, this is the present cache file.
+    Sources that are not open keep their entries from `before`, by default the present cache. If the configuration has
+    changed, pass the cache that was loaded before the change.
     """
     config = workspace.config
     values = os.environ if environ is None else environ
@@ -92,7 +92,7 @@ def _resolve(rows: Sequence[_Row], order: Sequence[str]) -> tuple[list[_Row], di
     """Return the rows without duplicate ids, and the owners of the duplicates.
 
     Of several rows with the same id, the row of the source that is first in `order` is kept: this source owns the id.
-    The second result maps each other source to its duplicate ids, and each id to its owner.
+    The second result maps the name of each other source to its duplicate ids with their owners.
     """
     position = {name: index for index, name in enumerate(order)}
     found: dict[str, _Row] = {}
@@ -105,7 +105,7 @@ def _resolve(rows: Sequence[_Row], order: Sequence[str]) -> tuple[list[_Row], di
 
 
 def _hide(sources: Sequence[CachedSource], hidden: Mapping[str, Mapping[str, str]]) -> list[CachedSource]:
-    """Return the sources; the duplicate ids in `hidden` are added to the skipped operations and not counted."""
+    """Return the sources; the duplicate ids in `hidden` become skipped and hidden, and are not counted."""
     return [
         msgspec.structs.replace(
             source,
@@ -219,7 +219,7 @@ def _stamps(workspace: Workspace, paths: Iterable[str]) -> list[Stamp]:
 
 
 def _files_of_failed(workspace: Workspace, source: Source, earlier: CachedSource | None) -> Sequence[Stamp]:
-    """Return the dependencies of a failed source: its expected file, and the files it was read from before."""
+    """Return the stamps of the files to watch for a failed source: its expected file, and the files it had before."""
     expected = expected_file(source)
     known = [] if earlier is None else [each for each in earlier.files if each[0] != expected]
     return known if expected is None else [*known, *_stamps(workspace, [expected])]

@@ -1,4 +1,4 @@
-"""Configuration files parsed with line numbers: TOML, and JSON with comments as editors write it."""
+"""Configuration files parsed with line numbers: TOML, and the JSON with comments that editors use."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ConfigDocument(msgspec.Struct, frozen=True, dict=True):
     def line(self, key: Key, mention: str = "") -> int:
         """Return the line of a key, or of its nearest parent that has a line.
 
-        With `mention`, return the first line from there on that contains this text.
+        With `mention`, return the first line from this line on that contains the text `mention`, if there is one.
         """
         while key and key not in self.lines:
             key = key[:-1]
@@ -71,7 +71,7 @@ def read_document(path: Path, text: str | None = None) -> ConfigDocument:
 
 
 def may_not_end(path: Path) -> bool:
-    """Whether reading a file of a configuration may never end: it is a device or a pipe."""
+    """Whether a file is a device or a pipe, so that reading it may never end."""
     return path.is_char_device() or path.is_fifo()
 
 
@@ -102,7 +102,7 @@ def _read_json(path: Path, text: str) -> ConfigDocument:
 
 
 def without_comments(text: str) -> str:
-    """Replace comments and trailing commas with spaces, so that positions stay the same."""
+    """Return JSON text with comments and trailing commas replaced by spaces, so that positions stay the same."""
 
     def blank(match: re.Match[str]) -> str:
         found = match[0]
@@ -149,7 +149,7 @@ class Statement(NamedTuple):
 
 
 def toml_statements(text: str) -> Iterator[Statement]:
-    """Yield the headers and assignments of TOML text with their positions (`tomllib` has none)."""
+    """Yield the table headers and assignments of TOML text with their positions, which `tomllib` does not report."""
     headers, assignments = re.compile(_HEADER), re.compile(_ASSIGNMENT)
     counts: dict[Key, int] = {}
     prefix: Key = ()
@@ -184,7 +184,7 @@ def toml_lines(text: str) -> dict[Key, int]:
 
 
 def _enter(parts: list[str], counts: dict[Key, int], *, is_item: bool) -> Key:
-    """Return the key of a table header; in an array of tables, that of the last item."""
+    """Return the key of a table header; in an array of tables, the key of the last item."""
     key: Key = ()
     for number, part in enumerate(parts):
         key = (*key, part)
@@ -214,7 +214,7 @@ def _unquote(part: str) -> str:
 
 
 def _skip_value(text: str, position: int) -> int:
-    """Return the end of a value, which may span lines in brackets or a multi-line string."""
+    """Return the position after a TOML value. Lists, inline tables and multi-line strings may span several lines."""
     tokens = re.compile(_TOML_TOKEN)
     depth = 0
     while position < len(text):

@@ -41,7 +41,7 @@ _TYPES = {
 
 
 def find_editor_files(directory: Path, environ: Mapping[str, str]) -> list[Path]:
-    """Return the editors' files that mention MCP servers: the project's, then the user's. A file may be malformed."""
+    """Return the editors' files that mention MCP servers: the project's, then the user's. Files may be malformed."""
     home = Path(environ.get("HOME") or Path.home())
     settings = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
     library = home / "Library" / "Application Support"
@@ -76,7 +76,7 @@ def editor_servers(document: ConfigDocument) -> Iterator[SourceTable]:
 
 
 def editor_directory(path: Path) -> Path:
-    """Return the directory in which a file's servers run: the file's directory, or the parent of a hidden one."""
+    """Return the directory in which a file's servers run: the file's directory, or if this is hidden, its parent."""
     directory = path.parent
     return directory.parent if directory.name.startswith(".") else directory
 
@@ -112,7 +112,7 @@ def _server(document: ConfigDocument, name: str, key: Key, entry: Any) -> Source
 
 
 def _is_misspelt(field: str, entry: Mapping[str, Any]) -> bool:
-    """Whether an unknown key looks like a supported key that the entry lacks: similar, or with the same letters."""
+    """Whether an unknown key is similar to a supported key that the entry lacks, or has the same letters."""
     known = (*_PASSED_ON, *_RENAMED)
     if field in known:
         return False

@@ -35,7 +35,10 @@ _FIRST = """\
 
 
 def initialise(path: Path) -> Path:
-    """Write a first configuration at `path` (for a directory, its `operations.toml`); raise if it already exists."""
+    """Write a first configuration and return its path; raise if the file already exists.
+
+    `path` is the file, or a directory in which `operations.toml` is written.
+    """
     path = Path(path)
     target = path / FILE_NAME if path.is_dir() else path
     try:
@@ -50,10 +53,11 @@ def initialise(path: Path) -> Path:
 
 
 def add_source(path: Path, name: str, table: Mapping[str, Any], *, replace: bool = False) -> None:
-    """Append `[sources.<name>]` with `table` to a file, after validation; with `replace`, in place of the old table.
+    """Validate `table`, and append it to a file as `[sources.<name>]`.
 
-    Comments and layout stay; a `pyproject.toml` gets `[tool.operations.sources.<name>]`. A duplicate name or an invalid
-    table raises `VALIDATION_ERROR`, and the file stays unchanged.
+    With `replace`, the table replaces an existing source of this name. Comments and layout stay. A `pyproject.toml`
+    gets `[tool.operations.sources.<name>]`. A duplicate name without `replace`, or an invalid table, raises
+    `VALIDATION_ERROR` and leaves the file unchanged.
     """
     path = Path(path).absolute()
     write_config(path, text_with_source(path, name, table, replace=replace))
@@ -66,7 +70,7 @@ def remove_source(path: Path, name: str) -> None:
 
 
 def text_with_source(path: Path, name: str, table: Mapping[str, Any], *, replace: bool = False) -> str:
-    """Return the text of a file with one more source, after validation; if there is no file, the text of a new one."""
+    """Validate a source, and return the text of a file with it; if there is no file, the text of a new one."""
     document = _read(path)
     key = (*_prefix(path), "sources", name)
     present = name in _sources(document, path)
@@ -88,7 +92,7 @@ def has_source(path: Path, name: str) -> bool:
 
 
 def text_without_source(path: Path, name: str, text: str | None = None) -> str:
-    """Return the text of a file, or the given text, without a source."""
+    """Return the text of a file, or `text`, without a source; raise if there is no such source."""
     document = _read(path, text)
     sources = _sources(document, path)
     if name not in sources:
@@ -121,7 +125,7 @@ def text_with_include(path: Path, names: Sequence[str]) -> str:
 
 
 def write_config(path: Path, text: str) -> None:
-    """Write a file atomically, keeping its permissions, if the text is valid TOML."""
+    """Write `text` to a file atomically and keep its permissions; raise if the text is invalid TOML."""
     tomllib.loads(text)
     try:
         write_atomically(path, text.encode())
@@ -161,7 +165,7 @@ def _append(text: str, addition: str) -> str:
 def _without(document: ConfigDocument, path: Path, name: str) -> tuple[str, int]:
     """Return the text without the lines of a source, and the position where these lines began.
 
-    Raise if the source is not a separate table, such as an inline table.
+    Raise if the source is not a separate table: for example, if it is an inline table.
     """
     key, text = (*_prefix(path), "sources", name), document.text
     parts, end, position = [], 0, None

@@ -1,4 +1,4 @@
-"""Structs for the tables of `[[interceptors]]`, from which their schema is generated."""
+"""Structs for the tables of `[[interceptors]]`; the JSON Schema of the tables is generated from them."""
 
 from __future__ import annotations
 
@@ -69,7 +69,8 @@ class RateLimitSettings(InterceptorSettings, frozen=True, kw_only=True):
     rate: Annotated[_Positive, Meta(description="Number of calls in `per` seconds.")]
     per: Annotated[Seconds, Meta(description="Period of `rate` in seconds.")] = 1.0
     burst: Annotated[
-        AtLeastOne | None, Meta(description="Maximum number of calls at the same moment; by default `rate`.")
+        AtLeastOne | None,
+        Meta(description="Maximum number of calls that may start at the same moment; by default `rate`."),
     ] = None
     max_wait: Annotated[
         _NotNegative, Meta(description="Maximum time in seconds that a call waits before it is refused.")
@@ -145,7 +146,7 @@ class RedactSettings(InterceptorSettings, frozen=True, kw_only=True):
         Patterns | None,
         Meta(description="Patterns of the names of properties whose values are replaced."),
     ] = None
-    patterns: Annotated[Patterns, Meta(description="Regular expressions of strings that are replaced.")] = ()
+    patterns: Annotated[Patterns, Meta(description="Regular expressions; each match in a string is replaced.")] = ()
 
 
 class ApprovalSettings(InterceptorSettings, frozen=True, kw_only=True):

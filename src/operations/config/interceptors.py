@@ -43,7 +43,7 @@ _MAKERS: dict[str, Callable[..., Interceptor]] = {
 
 
 def read_interceptors(checker: Checker, tables: Sequence[Any], key: Key) -> list[AnyInterceptor]:
-    """Return the settings of the tables of `[[interceptors]]`; problems are reported."""
+    """Return the settings of the valid tables of `[[interceptors]]`; report the problems of the others."""
     read = (_read(checker, table, (*key, number)) for number, table in enumerate(tables))
     return [settings for settings in read if settings is not None]
 

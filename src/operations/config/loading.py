@@ -214,7 +214,7 @@ class _ConfigReader:
         if kind is None or given.table.get("disabled") is True:
             return
         filled, missing = self._substitute(checker, dict(given.table), key, special)
-        # A source with an unset variable cannot be validated: it is kept with its problem and is not opened.
+        # Settings with unset variables are not validated: the source keeps the problem and is not opened.
         skipped = {location[len(key)] for location in missing} - KINDS.keys()
         settings = checker.read(kind, {name: value for name, value in filled.items() if name not in skipped}, key)
         if settings is None or settings.disabled:
@@ -261,7 +261,11 @@ class _ConfigReader:
         return filled, missing
 
     def _substitute_tables(self, checker: Checker, tables: dict[str, Any], key: Key) -> dict[str, Any]:
-        """Replace variables outside sources; record a table with an unset variable in `unusable`."""
+        """Return the tables other than sources, with their variables replaced.
+
+        A hub, server or transport with an unset variable is left out and recorded in `unusable`. In any other table,
+        an unset variable is a problem.
+        """
         filled: dict[str, Any]
         filled, missing = self._substitute(checker, tables, key)
         for location, problem in missing.items():

@@ -31,7 +31,7 @@ _PAGE = "<!doctype html><title>operations</title><p>Done. You may close this pag
 
 
 async def open_mcp(source: Source, stack: AsyncExitStack, callbacks: SourceCallbacks) -> MCPClient:
-    """Connect to the server of a source; `stack` closes the connection."""
+    """Connect to the server of a source and return the client; `stack` closes the connection."""
     assert isinstance(source.settings, MCPSettings)
     config = mcp_config(source.settings, source.directory, name=source.name, callbacks=callbacks)
     client = MCPClient(source.namespace, config)
@@ -83,7 +83,7 @@ def _elicitation(name: str, callbacks: SourceCallbacks) -> ServerRequestHandler 
 
 
 class Consent:
-    """A user's consent for one source: `open_url` shows the URL, `wait` returns the URL that the browser then opens."""
+    """A user's consent for one source: `open_url` shows a URL, `wait` returns the URL of the redirect that follows."""
 
     def __init__(self, source: str, redirect_uri: str, show: ShowConsent | None) -> None:
         self._source = source
@@ -93,7 +93,7 @@ class Consent:
         self._arrived: asyncio.Future[str] | None = None
 
     async def open_url(self, url: str) -> None:
-        """Listen for the redirect, then show the URL."""
+        """Listen for the redirect, then show the URL; raise `ACCESS_DENIED` if no user can see it."""
         if self._show is None:
             message = "user consent required: run 'ops ls --refresh' once in a terminal to give it"
             raise CallError(ErrorCode.ACCESS_DENIED, message)
@@ -142,7 +142,7 @@ class Consent:
 
 
 def _command(command: str | None, directory: Path) -> str | None:
-    """Return a program's path: a relative path starts at `directory`, a name without a slash is searched in PATH."""
+    """Return a program's path; a relative path starts at `directory`. A name without a slash stays unchanged."""
     if command is None or "/" not in command:
         return command
     return str(directory / Path(command).expanduser())

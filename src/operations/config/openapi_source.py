@@ -28,7 +28,10 @@ from operations.spec import Operation
 async def open_openapi(
     source: Source, stack: AsyncExitStack, callbacks: SourceCallbacks
 ) -> tuple[APIOperations, tuple[str, ...]]:
-    """Load the document of a source; return its operations and the files read; `stack` closes connections."""
+    """Load the document of a source; return the operations, and the paths of the files that were read.
+
+    `stack` closes the connections.
+    """
     settings = source.settings
     assert isinstance(settings, OpenAPISettings)
     config = service_config(settings, source.namespace, callbacks)
@@ -68,13 +71,16 @@ def service_config(
 
 
 def credential_types(operations: Sequence[Operation[Any]]) -> dict[str, str]:
-    """Return the credential type of each security scheme in an API's document; empty for an unsupported scheme."""
+    """Return the credential type of each security scheme in an API's document, by name.
+
+    The type of an unsupported scheme is an empty string.
+    """
     schemes = operations.service.schemes if isinstance(operations, APIOperations) else {}
     return {name: _credential_type(scheme) for name, scheme in schemes.items()}
 
 
 def takes_api_key(operations: Sequence[Operation[Any]]) -> bool:
-    """Whether an API's document declares an API key and no scheme that takes a bearer token."""
+    """Whether an API's document declares an API key, and no other type of credentials except basic."""
     types = set(credential_types(operations).values())
     return "api_key" in types and types <= {"api_key", "basic"}
 

@@ -49,7 +49,7 @@ def written_without_secrets(table: Mapping[str, Any], key: tuple[str, ...]) -> d
 
 
 def variables_of(value: Any) -> list[str]:
-    """Return the names of the variables in a table's strings."""
+    """Return the names of the variables in the strings of a value, such as a table."""
     if isinstance(value, str):
         return [match[1] for match in re.finditer(_VARIABLE, value)]
     items = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
@@ -81,7 +81,7 @@ def secret_values(config: Config) -> list[str]:
         _walk(msgspec.to_builtins(config.serve), ("serve",), note)
     named = secret_variables(config)
     found.update(value for name, value in config.variables.items() if name in named)
-    # The secret is the last word of `Bearer abc`, the part after the colon in a URL's user info, and a cookie's value.
+    # The secret may be a part of a value: the token in `Bearer abc`, the password in `user:password`, a cookie's value.
     found.update(word for text in list(found) for word in re.split(r"[\s:;=]+", text))
     return sorted(filter(_may_be_secret, found), key=len, reverse=True)
 
@@ -168,7 +168,7 @@ def _walk_arguments(arguments: Iterable[str], hide: Hide) -> list[str]:
 def _hide(text: str) -> str:
     """Return the replacement of a secret: its variables (`${NAME}`), or `[redacted]` if it has none.
 
-    For text that mixes variables with other text, the replacement has both.
+    If the secret contains variables and other text, the replacement is `[redacted]` and the variables.
     """
     names = [f"${{{match[1]}}}" for match in re.finditer(_VARIABLE, text)]
     if not names:

@@ -31,7 +31,7 @@ SourceKind = Literal["python", "mcp", "openapi", "entry-point"]
 ShowConsent = Callable[[str, str], Awaitable[None] | None]
 """Function that shows or opens the consent URL (second argument) of a source (first argument)."""
 CONSENT_SECONDS = 300.0
-"""Time limit for a user's consent."""
+"""Seconds within which a user must give consent."""
 
 
 class SourceCallbacks(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +67,9 @@ class AuthSettings(Settings, frozen=True, kw_only=True):
     location: Annotated[
         Literal["header", "query", "cookie"], Meta(description="Location of the API key; for OpenAPI sources.")
     ] = "header"
-    prefix: Annotated[str | None, Meta(description="Prefix of the token; `Bearer` for bearer tokens.")] = None
+    prefix: Annotated[str | None, Meta(description="Prefix of the token; for bearer tokens `Bearer` by default.")] = (
+        None
+    )
     username: Annotated[str | None, Meta(description="User name, for basic.")] = None
     password: Annotated[str | None, Meta(description="Password, for basic.")] = None
     token_url: Annotated[str | None, Meta(description="URL where oauth2 fetches tokens; for OpenAPI sources.")] = None
@@ -119,7 +121,7 @@ class OAuthSettings(Settings, frozen=True, kw_only=True):
     ] = None
     client_id: Annotated[str | None, Meta(description="Client id; without one, the client registers itself.")] = None
     client_secret: Annotated[str | None, Meta(description="Client secret.")] = None
-    scope: Annotated[str | None, Meta(description="Requested scope.")] = None
+    scope: Annotated[str | None, Meta(description="Requested scopes, separated by spaces.")] = None
     issuer: Annotated[
         str | None,
         Meta(description="The only authorisation server that gets the client secret; by default the MCP server."),
@@ -148,7 +150,9 @@ class SourceSettings(Settings, frozen=True, kw_only=True):
     ] = None
     allow: Annotated[Patterns, Meta(description="Patterns of the operations to register.")] = []
     deny: Annotated[Patterns, Meta(description="Patterns of operations to leave out.")] = []
-    rename: Annotated[dict[str, str], Meta(description="New names by old ones; `*` matches any characters.")] = {}
+    rename: Annotated[
+        dict[str, str], Meta(description="New names by patterns of old names; `*` matches any characters.")
+    ] = {}
     policy: Annotated[Policy | None, Meta(description="Policy for normalising results to their output schema.")] = None
     disabled: Annotated[bool, Meta(description="Whether the source is ignored.")] = False
     open_timeout: Annotated[Seconds, Meta(description="Time limit in seconds for opening the source.")] = 60.0
@@ -186,7 +190,7 @@ class MCPSettings(SourceSettings, frozen=True, kw_only=True):
     connect_timeout: Annotated[
         Seconds, Meta(description="Time limit in seconds for starting and initialising the server.")
     ] = 30.0
-    max_message_bytes: Annotated[Count, Meta(description="Maximum message size.")] = 256 * 1024 * 1024
+    max_message_bytes: Annotated[Count, Meta(description="Maximum message size in bytes.")] = 256 * 1024 * 1024
     protocol: Annotated[str, Meta(description="`auto`, `legacy` or a protocol version.")] = "auto"
     trace: Annotated[bool, Meta(description="Whether the trace context is sent to the server.")] = True
     identity_fields: Annotated[
@@ -194,7 +198,7 @@ class MCPSettings(SourceSettings, frozen=True, kw_only=True):
     ] = []
 
     def env_file_path(self, directory: Path) -> Path | None:
-        """Return the path of `env_file`, relative to `directory`."""
+        """Return the path of `env_file`; a relative path starts at `directory`. Return None if it is not set."""
         return None if self.env_file is None else directory / Path(self.env_file).expanduser()
 
     @property
@@ -237,7 +241,7 @@ class OpenAPISettings(SourceSettings, frozen=True, kw_only=True):
         return self.openapi.startswith(("http://", "https://"))
 
     def document_path(self, directory: Path) -> Path:
-        """Return the path of the document, relative to `directory`."""
+        """Return the absolute path of the document; a relative path starts at `directory`."""
         return Path(os.path.abspath(directory / Path(self.openapi.removeprefix("file://")).expanduser()))
 
 
@@ -338,7 +342,7 @@ class IssuerSettings(Settings, frozen=True, kw_only=True):
     url: Annotated[Text, Meta(description="URL of the issuer, as in the claim `iss` of its tokens; https.")]
     audience: Annotated[
         list[str],
-        Meta(description="Required audience of its tokens; by default `public_url`, for MCP also with `/mcp`."),
+        Meta(description="Accepted audiences of its tokens; by default `public_url`, for MCP also with `/mcp`."),
     ] = []
     keys_url: Annotated[
         str | None, Meta(description="URL of the issuer's keys; by default the URL in the issuer's metadata.")
@@ -406,7 +410,7 @@ class ServeSettings(Settings, frozen=True, kw_only=True):
     websocket: Annotated[bool, Meta(description="Whether the call protocol is served at `/ws`.")] = True
     console: Annotated[bool, Meta(description="Whether the console is served at `/console/`.")] = True
     console_bodies: Annotated[
-        bool, Meta(description="Whether the console keeps inputs and outputs of calls, redacted.")
+        bool, Meta(description="Whether the console stores inputs and outputs of calls, without secrets.")
     ] = False
     metrics: Annotated[bool, Meta(description="Whether Prometheus metrics are served at `/metrics`.")] = True
     allow: Annotated[Patterns, Meta(description="Patterns of the operations to serve; all by default.")] = []
@@ -418,7 +422,8 @@ class ServeSettings(Settings, frozen=True, kw_only=True):
     hosts: Annotated[list[str], Meta(description="Further host names that callers use.")] = []
     origins: Annotated[list[str], Meta(description="Web origins that may send requests (CORS).")] = []
     proxies: Annotated[
-        list[str], Meta(description="Addresses or networks of proxies, whose `X-Forwarded-For` names the client.")
+        list[str],
+        Meta(description="Addresses or networks of trusted proxies; their `X-Forwarded-For` names the client."),
     ] = []
     tokens: Annotated[list[TokenSettings], Meta(description="Accepted tokens.")] = []
     keys: Annotated[str | None, Meta(description="The file of API keys that `ops keys` writes.")] = None
@@ -464,7 +469,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     settings: AnySource
     directory: Path
-    """Directory at which relative paths in the settings start."""
+    """Directory to which relative paths in the settings refer."""
     file: Path
     locate: Callable[[], int]
     """Function that returns the line of the source in the file."""

@@ -14,7 +14,7 @@ from operations.spec import AccessControl, Operation, OperationSpec
 
 
 class SourceFilter:
-    """The `allow`, `deny`, `rename` and access rules of one source; `unused` has patterns that matched nothing."""
+    """The `allow`, `deny`, `rename` and access rules of one source; `unused` has the patterns without a match."""
 
     def __init__(self, source: Source, access: Mapping[str, AccessRule], *, prefix: str | None, namespace: str | None):
         settings = source.settings
@@ -59,7 +59,10 @@ class SourceFilter:
         return bool(found)
 
     def _renamed(self, spec: OperationSpec, names: Sequence[str]) -> dict[str, Any]:
-        """Return the new namespace and name: the matched part is replaced, the rest stays."""
+        """Return the changes to the spec that `rename` and the prefix require; empty if the id stays the same.
+
+        Only the part of the id that the pattern matches is replaced.
+        """
         new_id = spec.id
         for old, compiled, new in self._rename:
             matched = next(((name, found) for name in names if (found := compiled.fullmatch(name))), None)

@@ -36,9 +36,9 @@ class OpenedSource(msgspec.Struct, frozen=True, kw_only=True):
 
     operations: Sequence[Operation[Any]]
     namespace: str | None = None
-    """Namespace that the source gives to all its operations; None if they have their own."""
+    """Namespace that the source gives to all its operations; None if the operations choose their namespaces."""
     prefix: str | None = None
-    """Prefix for the ids of operations that have their own namespace."""
+    """Prefix for the ids of operations that choose their namespaces; None for no prefix."""
     files: Sequence[str] = ()
     """Files and directories that determine the operations; after a change to them, the cached operations are stale."""
     address: str | None = None
@@ -57,7 +57,7 @@ class SourceReport(msgspec.Struct, frozen=True, kw_only=True):
     operations: int = 0
     """Number of the source's operations in the registry.
 
-    In a report to `on_progress`, operations are counted that filters or duplicate ids remove afterwards.
+    A report to `on_progress` also counts operations that filters or duplicate ids remove afterwards.
     """
     seconds: float = 0.0
     problem: str | None = None
@@ -125,7 +125,7 @@ def _python_path(source: Source, settings: PythonSettings) -> Path:
 def _extend_import_path(source: Source, settings: PythonSettings, *, module: str | None) -> None:
     """Add the directories of `pythonpath` to `sys.path`.
 
-    If `module` is not found there, add the directory of the configuration file at the end of `sys.path`.
+    If `module` is still not found, append the directory of the configuration file to `sys.path`.
     """
     for directory in settings.pythonpath:
         place = str((source.directory / Path(directory).expanduser()).resolve())

@@ -1,7 +1,7 @@
 """Selection of the configuration: the nearest file, its owner, and whether the user trusts it.
 
-This module does not load configurations. `actions` lists the actions of a configuration; trust is stored for the digest
-of this list.
+This module does not load configurations. `actions` lists the actions of a configuration, and trust is stored for their
+digest.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def search_config(start: Path | None = None) -> FoundConfig:
     """Search `start` and its parent directories for a configuration.
 
     The search ends at a file of another user, and at a parent directory that belongs to another user or is writable by
-    all. Other users can therefore not decide what runs in `start`.
+    all. Other users can therefore not decide what runs in `start`. Root does not count as another user.
     """
     directory = Path.cwd() if start is None else Path(start).absolute()
     for place in (directory, *directory.parents):
@@ -74,7 +74,7 @@ def search_config(start: Path | None = None) -> FoundConfig:
 def shell_quoted(text: str) -> str:
     """Return text as one word of a command for bash, zsh, fish and sh.
 
-    Backslashes and quotes are outside the quotes: fish, unlike the others, reads `\\'` in single quotes as a quote.
+    Backslashes and single quotes are escaped outside quotes, because fish reads `\\'` within single quotes differently.
     """
     if re.fullmatch(_PLAIN_WORD, text):
         return text
@@ -94,7 +94,7 @@ def trust_hint(path: Path) -> str:
 def refusal(path: Path) -> str | None:
     """Return why a file must not be used; None if it may be used.
 
-    A file must not be used if another user owns the file, or the symbolic link at its path.
+    A file must not be used if a user other than root and this user owns the file, or the symbolic link at its path.
     """
     try:
         states = (os.stat(path), os.lstat(path))
@@ -105,7 +105,7 @@ def refusal(path: Path) -> str | None:
 
 
 def require_own_files(files: Iterable[Path]) -> None:
-    """Raise if a file of a configuration, or one that it includes, belongs to another user."""
+    """Raise `ACCESS_DENIED` if one of the files of a configuration must not be used (see `refusal`)."""
     for path in files:
         reason = refusal(path)
         if reason is not None:
@@ -126,7 +126,7 @@ def is_trusted(config_path: Path, digest: str, environ: Mapping[str, str] | None
 
 
 def read_trust(config_path: Path, environ: Mapping[str, str] | None = None) -> TrustRecord | None:
-    """Return the stored consent to a configuration; None if there is none or another user wrote it."""
+    """Return the stored consent to a configuration; None if there is none, or if another user can have written it."""
     try:
         with _record_path(config_path, environ).open("rb") as file:
             state = os.fstat(file.fileno())
@@ -140,7 +140,9 @@ def read_trust(config_path: Path, environ: Mapping[str, str] | None = None) -> T
 
 def store_trust(config_path: Path, digest: str, *, by: str, environ: Mapping[str, str] | None = None) -> None:
     """Store the consent to a configuration in a file with mode 0600; raise `OSError` on failure."""
-    from operations.atomic_write import write_atomically  # here: completion imports this module, and stores nothing
+    from operations.atomic_write import (
+        write_atomically,
+    )  # imported here: completion uses this module, and stores nothing
 
     record = TrustRecord(path=_real_path(config_path), digest=digest, since=round(time.time(), 3), by=by)
     target = _record_path(config_path, environ)

@@ -62,7 +62,7 @@ class Checker:
         self._problems.append(self.problem(key, message))
 
     def problem(self, key: Key, message: str, *, mention: str = "") -> ConfigProblem:
-        """Return a problem at a key; with `mention`, on the line that contains it."""
+        """Return a problem at a key; with `mention`, on the line that contains this text."""
         return ConfigProblem(self.document.path, self.document.line(key, mention), write_key(key), message)
 
     def read(self, kind: type[S], table: Any, key: Key) -> S | None:
@@ -129,7 +129,7 @@ class Checker:
 
 
 def _name_types(found: re.Match[str]) -> str:
-    """Return the types in msgspec's message in words for TOML, such as `a number` for `float`."""
+    """Return words for the type names in a message of msgspec, such as `a number` for `float`."""
     return " or ".join(_TYPE_NAMES.get(name, name) for name in found[1].split(" | "))
 
 
@@ -277,7 +277,7 @@ def check_auth(auth: AuthSettings) -> None:
 
 
 def auth_headers(auth: AuthSettings | None) -> dict[str, str]:
-    """Return the header with the credentials for an MCP server."""
+    """Return the header with the credentials for an MCP server; empty without credentials and for `oauth2`."""
     if auth is None or auth.type == "oauth2":
         return {}
     if auth.type == "basic":

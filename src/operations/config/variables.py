@@ -52,7 +52,7 @@ class Variables:
         self.missing: set[str] = set()
 
     def fill(self, text: str) -> str:
-        """Return text with its variables replaced; `$${` becomes `${`."""
+        """Return text with its variables replaced; `$${` becomes `${`. Raise if a variable cannot be replaced."""
         parts: list[str] = []
         position = 0
         filled = False
@@ -92,7 +92,7 @@ class Variables:
 
 
 def substitute_tree(value: Any, variables: Variables, key: Key, report: Callable[[Key, VariableProblem], None]) -> Any:
-    """Return a tree with the variables in its strings replaced; a string that fails is reported and kept."""
+    """Return a tree with the variables in its strings replaced; report a string with a problem, and keep it."""
     if isinstance(value, str):
         try:
             return variables.fill(value) if "${" in value else value
@@ -115,7 +115,7 @@ class VariableFile(msgspec.Struct, frozen=True):
 
 
 def read_variable_file(path: Path) -> VariableFile:
-    """Read a variable file; never raise."""
+    """Read a variable file; if this fails, the result has the reason."""
     try:
         if may_not_end(path):
             return VariableFile(unreadable=f"cannot read {path}: it is a device or a pipe")
@@ -128,7 +128,7 @@ def read_variable_file(path: Path) -> VariableFile:
 
 
 def variables_in(path: Path | None) -> dict[str, str]:
-    """Return the variables of a source's `env_file`; raise if it cannot be read or has an invalid line."""
+    """Return the variables of a source's `env_file`; raise if the file cannot be read or has an invalid line."""
     if path is None:
         return {}
     found = read_variable_file(path)

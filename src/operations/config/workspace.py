@@ -33,8 +33,8 @@ from operations.sources.scanner import Skipped
 from operations.spec import Operation
 
 if TYPE_CHECKING:
-    from operations.config.source_filters import SourceFilter  # imported on use: few configurations
-    from operations.interceptors.approval import Ask  # have filters or interceptors
+    from operations.config.source_filters import SourceFilter  # imported on use: few configurations have filters
+    from operations.interceptors.approval import Ask  # imported on use: few configurations have interceptors
 
 __all__ = ["SourceReport", "Workspace", "open_workspace"]
 
@@ -55,7 +55,7 @@ class FilteredCatalogue(OperationCatalogue):
         super().__init__()
         self.skipped: dict[str, Skipped] = {}
         self.hidden: dict[str, str] = {}
-        """Ids that this source could not register because another source has them, by the id in this source's view."""
+        """Ids that this source could not register because another source has them, by the ids in this view."""
         self._registry = registry
         self._rules = rules
         self._owner_of = owner_of
@@ -138,11 +138,11 @@ class Workspace:
 
     @property
     def env(self) -> Any:
-        """The operations as `env.namespace.name(…)`, called with the program's own rights."""
+        """The operations as `env.namespace.name(…)`; these calls skip access control."""
         return build_env(self.registry, OperationContext(request_id=new_request_id()))
 
     def source_of(self, operation_id: str) -> str | None:
-        """Return the name of the source of an operation in the registry."""
+        """Return the name of the source of an operation in the registry; None if the id is unknown."""
         return next((name for name, view in self._views.items() if view.owns(operation_id)), None)
 
     def ids_of(self, source: str) -> list[str]:
@@ -164,7 +164,7 @@ class Workspace:
         return [] if view is None else list(view.hidden.values())
 
     def admit(self, source: Source, opened: OpenedSource) -> tuple[FilteredCatalogue, SourceFilter | None]:
-        """Register the operations of an open source, filtered and renamed as configured."""
+        """Register the operations of an open source as configured; return the source's view and filter."""
         rules = _filter_of(source, self.config, opened)
         view = FilteredCatalogue(self.registry, rules, self.source_of)
         self.opened[source.name] = opened
@@ -187,11 +187,12 @@ async def open_workspace(
     ask: Ask | None = None,
     callbacks: SourceCallbacks = NO_CALLBACKS,
 ) -> AsyncIterator[Workspace]:
-    """Open the sources of a configuration concurrently, or only those in `only`; a failure affects no other source.
+    """Open the sources of a configuration concurrently, or only the sources whose names are in `only`.
 
-    `on_progress` receives the report of each source when it is ready or has failed. `show_consent` receives the name of
-    a source and the URL for the user's consent, for MCP servers with OAuth. Without `show_consent`, these servers
-    fail. `ask` decides on calls that need approval; without `ask`, the caller is asked. `callbacks` has functions that
+    A source that fails does not affect the others: `Workspace.reports` has the reason. `on_progress` receives the
+    report of each source when the source is ready or has failed. `show_consent` receives the name of a source and the
+    URL for the user's consent, for MCP servers with OAuth. Without `show_consent`, these servers fail. `ask` decides on
+    calls that need approval; without `ask`, the user of the calling program is asked. `callbacks` has functions that
     answer servers' questions and observe HTTP requests.
     """
     if not isinstance(config, Config):
@@ -213,7 +214,7 @@ async def open_workspace(
 
 
 class SourceTask:
-    """A task that opens and later closes one source: some connections must be closed by the task that opened them.
+    """A task that opens and later closes one source: the task that opens a connection must close it too.
 
     Failures are in the report and affect no other source.
     """

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HTTPServer", "Limits", "ServedApp", "app", "mcp_server", "serve_http", "serve_mcp_stdio"]
 _ON_FIRST_USE = {"HTTPServer": "server", "serve_http": "server", "serve_mcp_stdio": "mcp.stdio"}
-"""Names that are imported on first use, each with its module: an application under another server needs none."""
+"""Names that are imported on first use, by module: an application that another server runs needs none of them."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,7 @@
 """Admission: authentication and rate limits of requests, from their headers alone.
 
-Order: Host, Origin, failed attempts of the address, credentials, audience, rate. An identity in a payload is
-ignored. The CORS headers allow pages of configured origins to read responses.
+Order of the checks: Host, Origin, failed attempts of the address, credentials, audience, rate. An identity in a payload
+is ignored. The CORS headers allow pages of configured origins to read responses.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from operations.serving.refusals import RefusedError
 
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 ONCE = (b"host", b"origin", b"authorization", b"x-api-key", b"content-length", b"content-type", b"idempotency-key")
-"""Headers that a request may contain only once. Of two values, a proxy could use one and this server the other."""
+"""Headers that a request may contain only once: a proxy could use one value, and this server another."""
 _log = logging.getLogger("operations")
 _MAX_HOSTS = 1_000
 _MAX_TOKEN = 16_384
@@ -76,7 +76,7 @@ class Caller:
         self._epoch = epoch
 
     def check_current(self) -> None:
-        """Refuse a request that arrived so slowly that tokens, perhaps its own, were revoked meanwhile."""
+        """Refuse the request if tokens were revoked while it arrived: its own token may be one of them."""
         if self._epoch is not None and self._epoch.is_over:
             message = "tokens were revoked while the request arrived: send it again"
             raise RefusedError(503, ErrorCode.UNAVAILABLE, message, "REVOKED")
@@ -95,9 +95,9 @@ class Caller:
 class Admission:
     """Authenticates requests by their headers; raises RefusedError for requests that are not admitted.
 
-    `hosts` are the accepted host names, `*` accepts any. `origins` are web origins that may send requests, in addition
-    to the server's own. `audiences` are the token audiences that every endpoint accepts. Without an authenticator every
-    caller is anonymous.
+    `hosts` are the accepted host names; `*` accepts any name. `origins` are web origins that may send requests, in
+    addition to the server's own. `audiences` are the token audiences that every endpoint accepts. Without an
+    authenticator every caller is anonymous.
     """
 
     def __init__(
@@ -259,7 +259,7 @@ class Admission:
 
 
 def read_headers(scope: Scope) -> dict[bytes, bytes]:
-    """Return the headers of a request by name. Refuse a request that repeats a header which may occur once."""
+    """Return the headers of a request by name. Refuse a request that repeats one of the headers in `ONCE`."""
     listed: list[tuple[bytes, bytes]] = scope["headers"]
     headers = dict(listed)
     if len(headers) != len(listed):
@@ -277,7 +277,10 @@ def _address(scope: Scope) -> str:
 
 
 def find_token(headers: Mapping[bytes, bytes]) -> str | None:
-    """Return the bearer token or API key of a request; None if it has neither."""
+    """Return the bearer token or API key of a request; None if neither header is present.
+
+    If `Authorization` has another scheme, return an empty string.
+    """
     authorization = headers.get(b"authorization")
     key = headers.get(b"x-api-key")
     if authorization is None:

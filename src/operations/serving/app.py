@@ -172,7 +172,7 @@ class ServedApp:
                 await self.drain()
 
     async def drain(self) -> None:
-        """Refuse new requests, wait up to `drain_seconds` for running calls, then cancel the rest."""
+        """Refuse new requests, end streams, wait up to `drain_seconds` for running calls, then cancel the rest."""
         self.is_draining = True
         if self.console is not None:
             self.console.close()
@@ -196,9 +196,9 @@ class ServedApp:
             self._websocket.disconnect("tokens were revoked")
 
     def _watch(self) -> None:
-        """Start the task that checks for revoked tokens, unless it runs.
+        """Start the task that checks for revoked tokens, unless the task is running.
 
-        Without a lifespan, the first request with a token that must be verified starts it.
+        Without a lifespan, the first request with a token that must be verified starts the task.
         """
         if hasattr(self.admission.authenticator, "has_changed") and (self._watching is None or self._watching.done()):
             self._watching = asyncio.create_task(self._watch_revocations())
@@ -259,7 +259,7 @@ class ServedApp:
         return None
 
     def _metadata(self, resource: str) -> Response | None:
-        """Return the OAuth protected resource metadata (RFC 9728)."""
+        """Return the OAuth metadata of a protected resource (RFC 9728); None if there is none for this path."""
         settings = self.settings
         if settings.public_url is None or not settings.authorization_servers or resource not in ("", "/", MCP_PATH):
             return None
@@ -326,7 +326,7 @@ def _http(served: ServedApp) -> HTTPEndpoint:
 
 
 async def _refuse_path(scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:
-    """Serve a path without an endpoint: with `http=False`, no operation has a path."""
+    """Refuse a request to a path without an endpoint. With `http=False`, operations have no paths."""
     message = f"nothing is served at this path: operations are called over MCP, at {MCP_PATH}"
     refused = RefusedError(404, ErrorCode.OPERATION_NOT_FOUND, message, "NOT_SERVED")
     await problem_response(refused, new_request_id()).send(send, head_only=scope["method"] == "HEAD")

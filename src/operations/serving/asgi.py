@@ -45,7 +45,7 @@ async def wait_for_disconnect(receive: Receive) -> None:
 
 
 def path_of(scope: Scope) -> str:
-    """Return the percent-decoded path, relative to where the application is mounted."""
+    """Return the percent-decoded path of a request, relative to the path of the mounted application."""
     path: str = scope["path"]
     root = scope.get("root_path")
     if not root or not path.startswith(root):

@@ -1,4 +1,4 @@
-"""AskingClient: passes the questions of a handler (`context.ask`) to the client of its call, and waits for answers."""
+"""AskingClient: passes a handler's questions (`context.ask`) to the client of the call, and waits for the answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CAPABILITIES = {ELICIT: "elicitation", "sampling/createMessage": "sampling", "r
 
 
 def capability_of(method: str) -> str | None:
-    """Return the name of the capability that a client must declare to receive a request; None if unknown."""
+    """Return the capability that a client must declare to receive a request; None for an unknown method."""
     return _CAPABILITIES.get(method)
 
 
@@ -84,12 +84,12 @@ class AskingClient:
         return method in self._supported
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
-        """Send a notification to the client; do nothing if the call has no `send`, for example because it is a task."""
+        """Send a notification to the client; do nothing if there is no `send`, as for a task."""
         if self._send is not None:
             await self._send(method, params)
 
     async def ask(self, questions: Mapping[str, Question], timeout: float) -> Mapping[str, Any]:
-        """Return the answers to questions: stored answers, and for the other questions the client's."""
+        """Return an answer to each question: a stored answer, or else the answer of the client."""
         results = {key: self._find(key, question) for key, question in questions.items()}
         waiting = {key: question for key, question in questions.items() if results[key] is None}
         if waiting:

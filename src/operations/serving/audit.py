@@ -58,7 +58,7 @@ class AuditWriter:
         status: int | None,
         began: float,
     ) -> None:
-        """Record one call; `began` is a time of `perf_counter`."""
+        """Record one call; `began` is the start of the call, as a time of `perf_counter`."""
         identity = caller.identity
         self._write(
             AuditRecord(

@@ -27,7 +27,10 @@ T = TypeVar("T")
 
 
 class Rights(msgspec.Struct, frozen=True):
-    """The scopes and actions of an identity that exposed operations require. Equal rights get equal lists."""
+    """The scopes and actions of an identity that exposed operations require.
+
+    Callers with equal rights see equal lists of operations.
+    """
 
     scopes: frozenset[str] = frozenset()
     actions: frozenset[tuple[str, str]] = frozenset()

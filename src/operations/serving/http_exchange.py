@@ -26,7 +26,7 @@ class Connection(Protocol):
     state: Any
     """The state of the server; `default_headers` are the headers of every response."""
     drained: asyncio.Event | None
-    """An event that is set when the client has read the written data; None while it reads fast enough."""
+    """An event that is set when the client has read the written data; None while the client reads fast enough."""
 
     def pause_reading(self) -> None:
         """Stop reading from the client."""

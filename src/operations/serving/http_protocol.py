@@ -46,7 +46,7 @@ class HTTPProtocol(asyncio.Protocol):
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
         self.state: Any = server_state
         self.drained: asyncio.Event | None = None
-        """An event that is set when the client has read the written data; None while it reads fast enough."""
+        """An event that is set when the client has read the written data; None while the client reads fast enough."""
         self._config = config
         self._root_path: str = config.root_path
         self._app_state = app_state
@@ -92,7 +92,7 @@ class HTTPProtocol(asyncio.Protocol):
         self._limit(_HEAD_SECONDS)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the running request; waiting requests never run."""
+        """Notify the running request of the disconnect, and drop the waiting requests; called by asyncio."""
         self.state.connections.discard(self)
         if self._timer is not None:
             self._timer.cancel()
@@ -103,7 +103,7 @@ class HTTPProtocol(asyncio.Protocol):
         self._parser = None  # the parser refers to this object: end the cycle
 
     def data_received(self, data: bytes) -> None:
-        """Parse received data, then run the request that it contains."""
+        """Parse received data; if no request is running, run the next one. Called by asyncio."""
         if self._closes or self.transport.is_closing() or not self._parse(data):
             return
         if self._running is not None or self.drained is not None:
@@ -139,7 +139,7 @@ class HTTPProtocol(asyncio.Protocol):
         return True
 
     def _parse_without_upgrade(self, rest: bytes) -> bool:
-        """Parse a request again without `Upgrade`: with it, the parser ends the request before a body."""
+        """Parse a request again without its `Upgrade` header, which makes the parser end the request before a body."""
         self._headers = [header for header in self._headers if header[0] != b"upgrade"]
         head = self._write_head()
         self._parser = httptools.HttpRequestParser(self)
@@ -443,7 +443,7 @@ class UnreadResponses:
         self._bytes += now - before
 
     def _abort_largest(self) -> None:
-        """Abort the largest responses of the address with the most unread bytes, until these are within the limit."""
+        """Until the limit holds, abort the largest response of the address with the most unread bytes."""
         of_addresses: Counter[str] = Counter()
         for address, size in self._connections.values():
             of_addresses[address] += size

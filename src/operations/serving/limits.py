@@ -29,12 +29,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     deadline_seconds: float = 60.0
     """The longest duration of a call, except for streams; over MCP, a call that can ask questions gets 300 s more.
 
-    The request header `Operations-Timeout` can make it shorter, not longer.
+    The request header `Operations-Timeout` can shorten this duration, but not extend it.
     """
     connections: int = 20_000
     """Largest number of open connections of an `HTTPServer`, such as the one of `serve_http`."""
     concurrency: int = CONCURRENCY
-    """Largest number of concurrent calls of all callers over HTTP and MCP; the same number over WebSocket."""
+    """Largest number of concurrent calls of all callers over HTTP and MCP together, and separately over WebSocket."""
     queue: int = 10_000
     """Largest number of calls that wait for a slot; further calls are refused."""
     all_streams: int = 10_000

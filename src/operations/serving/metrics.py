@@ -18,7 +18,7 @@ _ALLOW = (b"allow", b"GET, HEAD")
 
 
 class MetricsEndpoint:
-    """Serves callers with the scope `operations:watch`; on a server without an authenticator, every caller.
+    """Serves `/metrics` to callers with the scope `operations:watch`; without an authenticator, to every caller.
 
     Concurrent requests get the same text.
     """

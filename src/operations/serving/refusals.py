@@ -11,7 +11,10 @@ _OF_TRANSLATION = frozenset({"type", "executed", "operationId"})
 
 
 class RefusedError(CallError):
-    """An error with an HTTP status and response headers. The operation was not executed."""
+    """An error with an HTTP status and response headers.
+
+    Its details state that the operation was not executed, unless they are replaced.
+    """
 
     def __init__(
         self,
@@ -30,7 +33,7 @@ class RefusedError(CallError):
 def public_error(error: CallError, operation_id: str) -> CallError:
     """Return an error for a remote caller, without the text of an exception that a handler raised.
 
-    Such an error is recognised by its details, because an error from another process has no `__cause__`.
+    An error from such an exception is recognised by its details: if another process sent it, it has no `__cause__`.
     """
     details = error.details
     if error.code is not ErrorCode.EXECUTION_ERROR or not isinstance(details, dict) or "type" not in details:

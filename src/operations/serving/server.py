@@ -144,7 +144,7 @@ async def serve_http(
 
 
 def split_address(address: str | int) -> tuple[str, int]:
-    """Return the host and the port of an address."""
+    """Return the host and the port of an address; raise ValueError if the address is invalid."""
     text = str(address)
     host, colon, port = text.rpartition(":")
     if not colon:
@@ -168,7 +168,8 @@ def is_loopback(host: str) -> bool:
 def check_exposure(host: str, *, has_authenticator: bool, has_hosts: bool, insecure: bool) -> None:
     """Raise ValueError for a host beyond loopback without authentication or without accepted host names.
 
-    `has_hosts` is true if the application accepts host names beyond those of loopback.
+    `insecure` permits serving without authentication. `has_hosts` is true if the application accepts host names beyond
+    those of loopback.
     """
     if is_loopback(host):
         return

@@ -62,15 +62,15 @@ class AppSettings(msgspec.Struct, frozen=True, kw_only=True):
     code: CodeLimits | bool = False
     """Whether MCP clients get one tool that runs scripts instead of all tools (extra `code`).
 
-    `CodeLimits` in place of True set the limits of the scripts.
+    Pass `CodeLimits` in place of True to set limits for the scripts.
     """
     audit: Audit | None = None
     jobs: Jobs | None = None
-    """Runs calls as jobs: for `Prefer: respond-async` over HTTP, for tasks over MCP. `app` does not close them."""
+    """Runs calls with `Prefer: respond-async` (HTTP) and tasks (MCP) as jobs. `app` does not close this object."""
     console: bool = False
     """Whether the console is served at `/console/`; it observes every call of the registry."""
     console_bodies: bool = False
-    """Whether the console keeps inputs and outputs, redacted."""
+    """Whether the console stores inputs and outputs of calls, without secrets."""
     metrics: bool = False
     """Whether Prometheus metrics are served at `/metrics`; calls are counted and timed."""
     sources: Sources | None = None
@@ -114,7 +114,7 @@ class AppSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def mcp_audience(self) -> str | None:
-        """The audience that only the MCP endpoint accepts."""
+        """The audience that only the MCP endpoint accepts; None without `public_url`."""
         return None if self.public_url is None else self.public_url + MCP_PATH
 
     @property

@@ -34,7 +34,7 @@ _ASSOCIATED = b"operations/ask/1"
 
 
 class InvalidStateError(Exception):
-    """A state that is invalid, expired or of another call, or for whose call another request is waiting."""
+    """The state of a request is invalid or expired, is of another call, or is already used by a waiting request."""
 
 
 class CallKey(msgspec.Struct, frozen=True):
@@ -152,7 +152,7 @@ class SuspendedCalls:
         state: str | None = None,
         replayable: bool = False,
     ) -> T | InputRequired:
-        """Run a call, or continue the call of `state`, until it ends or asks a question.
+        """Run a call, or continue the call of `state`; return its result, or InputRequired if it asks a question.
 
         `owner` is the key (`Caller.key`) of the caller whose limit of suspended calls includes this call.
         """

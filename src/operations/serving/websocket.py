@@ -146,6 +146,6 @@ def _verified_token(scope: Scope, caller: Caller) -> str | None:
 
 
 def websocket_token(scope: Scope) -> str | None:
-    """Return the token in the subprotocol of a handshake, where browsers send it."""
+    """Return the token in the subprotocols of a handshake, where browsers send it; None if there is none."""
     lines = [value.decode("latin-1") for name, value in scope["headers"] if name == PROTOCOLS_HEADER.lower().encode()]
     return bearer_token("", split_protocols(lines))

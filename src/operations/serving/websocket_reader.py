@@ -13,7 +13,7 @@ from operations.pubsub.link import Turn
 
 _SLICE_BYTES = 4 << 10
 _LATE_SLICE_BYTES = 256
-"""Number of bytes that are parsed together after the time limit of `turn`; before it, `_SLICE_BYTES`."""
+"""Number of bytes that are parsed at a time after the time limit of `turn`; before the limit, `_SLICE_BYTES`."""
 _MAX_UNSENT = 1 << 20
 """Largest number of unsent bytes. Above this, no more frames are parsed, because each ping would add a pong."""
 

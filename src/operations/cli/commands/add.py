@@ -43,7 +43,9 @@ _NAME = Argument("NAME", "name of the source, and namespace of its operations")
 def run_mcp(args: ParsedArguments) -> Any:
     """Add an MCP server."""
     if not args.server:
-        raise UsageError("missing SERVER: a URL, or -- and the command that starts it", f"for example: {_MCP_EXAMPLE}")
+        raise UsageError(
+            "missing SERVER: a URL, or -- and the command that starts the server", f"for example: {_MCP_EXAMPLE}"
+        )
     headers, env = dict(pair(each, ":") for each in args.header), dict(pair(each, "=") for each in args.env)
     table = mcp_table(args.server, headers=headers, env=env)
     return _add(args, {**table, "type": "sse"} if args.sse and "url" in table else table)
@@ -130,7 +132,7 @@ async def _open_and_write(
     source = None if stored is None else stored.sources.get(args.name)
     if source is None:
         return report
-    # Ids of sources that were not opened are only in the cache: without them, duplicates would be counted here.
+    # Unlike the report, the cache knows the ids of sources that were not opened, and counts no duplicates.
     skipped = [Skipped(name, reason) for name, reason in source.skipped]
     return structs.replace(report, operations=source.operations, skipped=skipped)
 
@@ -145,7 +147,7 @@ def _is_api_key(table: dict[str, Any], opened: OpenedSource) -> bool:
 
 
 def _ensure_trust(args: ParsedArguments, path: Path) -> bool:
-    """Ask the user to trust the file in its state before the source is added; return False if the file is invalid."""
+    """Ask the user to trust the file before the source is added; return False if the file is invalid, else True."""
     if not path.exists():
         return True
     try:
@@ -159,7 +161,7 @@ def _ensure_trust(args: ParsedArguments, path: Path) -> bool:
 
 
 def _relative_path(name: str, args: ParsedArguments) -> str:
-    """Return a path relative to the configuration's directory."""
+    """Return a path relative to the configuration's directory; a URL or an absolute path stays as it is."""
     if "://" in name or os.path.isabs(name):
         return name
     return f"./{os.path.relpath(Path(name).expanduser(), config_file(args).parent)}"
@@ -174,7 +176,7 @@ class EditorFile(NamedTuple):
     """`included`, `new`, or the problem."""
 
     def as_data(self) -> dict[str, Any]:
-        """Return the output of `--json`."""
+        """Return the file as `--json` prints it."""
         return {"file": str(self.path), "state": self.state, "servers": dict(self.servers())}
 
     def servers(self) -> list[tuple[str, str]]:
@@ -282,11 +284,14 @@ COMMAND = Command(
             name="add mcp",
             summary="add an MCP server",
             run=run_mcp,
-            arguments=(_NAME, Argument("SERVER", "URL, or -- and the command that starts it", False, many=True)),
+            arguments=(
+                _NAME,
+                Argument("SERVER", "URL, or -- and the command that starts the server", False, many=True),
+            ),
             options=(
                 Option(
                     "--env",
-                    "environment variable for the command; ${NAME} is replaced by the variable NAME at its start",
+                    "environment variable of the server; ${NAME} is replaced by the variable NAME",
                     value="NAME=VALUE",
                     many=True,
                 ),

@@ -98,7 +98,7 @@ def _open(args: ParsedArguments) -> AbstractAsyncContextManager[Any]:
 
 
 def _record(args: ParsedArguments, session: Any, stack: AsyncExitStack) -> None:
-    """Append the call to the file of `--record`."""
+    """Record the calls of the session in the file that `--record` names; `stack` closes the file."""
     from operations.recording import FileRecorder
 
     try:
@@ -126,7 +126,7 @@ def _context(args: ParsedArguments, operation_id: str, line: StatusLine, client:
 
 
 def deadline_of(args: ParsedArguments) -> int | None:
-    """Return the deadline that `--timeout` sets, in epoch milliseconds."""
+    """Return the deadline that `--timeout` sets, in epoch milliseconds; None without the option."""
     return None if args.timeout is None else int((time.time() + args.timeout) * 1000)
 
 
@@ -151,7 +151,7 @@ COMMAND = Command(
         ),
         Option(
             "--timeout",
-            "time limit: 5, 0.5s, 2m (default: 30s over a transport, else that of the source)",
+            "time limit: 5, 0.5s, 2m (default: 30s over a transport, else the source's limit)",
             "-t",
             value="SECONDS",
             convert=seconds,

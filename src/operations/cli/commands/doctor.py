@@ -44,7 +44,7 @@ _NEEDS = {"openapi": "openapi", "mcp": "mcp"}
 
 
 class Finding(NamedTuple):
-    """Result of one check: `ok`, `note` or `bad`, with details and what to do."""
+    """Result of one check: its state (`ok`, `note` or `bad`), its subject, details, and how to fix a problem."""
 
     state: str
     what: str
@@ -159,7 +159,7 @@ def _unmatched_rule(pattern: str) -> Finding:
 
 
 def _addresses(workspace: Workspace) -> Iterator[tuple[str, str]]:
-    """Yield the base URLs of API sources without a proxy: behind a proxy, a connection would prove nothing."""
+    """Yield name and base URL of each API source without a proxy. A connection to a proxy would prove nothing."""
     for name, opened in workspace.opened.items():
         settings = workspace.config.sources[name].settings
         proxied = isinstance(settings, OpenAPISettings) and settings.proxy is not None
@@ -190,10 +190,7 @@ async def _probe(address: tuple[str, str]) -> Finding:
 
 
 async def _credentials(workspace: Workspace, name: str) -> list[Finding]:
-    """Check the credentials that an API's document requires.
-
-    They must be configured, and the API must accept them.
-    """
+    """Check whether an API's required credentials are configured, and whether the API accepts them."""
     source = workspace.config.sources[name]
     if source.kind != "openapi":
         return []

@@ -66,7 +66,7 @@ COMMAND = Command(
     name="edit",
     summary=SUMMARIES["edit"],
     run=run,
-    arguments=(Argument("NAME", "source to open the file at", required=False, completes="source"),),
+    arguments=(Argument("NAME", "open the file at the line of this source", required=False, completes="source"),),
     examples=(("ops edit", "the whole file"), ("ops edit pets", "at the source pets")),
     notes="""
 VISUAL or EDITOR names the editor. After editing, the file is checked. A configuration that was trusted before

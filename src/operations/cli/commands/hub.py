@@ -123,7 +123,7 @@ async def _serve_console(
     try:
         server = await stack.enter_async_context(HTTPServer(served, address))
     except ValueError as error:
-        raise CommandError(str(error), "name its hosts with console_hosts in [hub]") from None
+        raise CommandError(str(error), "set console_hosts in [hub] to the host names of the console") from None
     except OSError as error:
         message = f"--console {cannot_listen(address, error)}"
         raise CommandError(message, exit_code=TRANSPORT) from None
@@ -143,7 +143,8 @@ async def _open_own(stack: AsyncExitStack, args: ParsedArguments, config: Config
 def _authenticator(settings: HubSettings, args: ParsedArguments, config: Config | None) -> Authenticator:
     """Return the authenticator of the configured tokens.
 
-    If none is configured, it accepts only the token in `--token-file` or `OPERATIONS_TOKEN`.
+    If the configuration has no tokens, return an authenticator that accepts only the token in `--token-file` or
+    `OPERATIONS_TOKEN`; raise if there is no token at all.
     """
     principals, own = principals_of(settings.tokens), own_token(args)
     if own and not principals and settings.jwt is None:
@@ -208,8 +209,8 @@ COMMAND = Command(
         HEALTH_OPTION,
     ),
     notes=f"""
-[hub] in the configuration lists the accepted tokens, or the keys of signed tokens (JWT), and what each may register.
-If it lists neither, the hub accepts one token, of --token-file or {TOKEN_VARIABLE}, which has all rights.
+[hub] in the configuration lists the accepted tokens with their rights, or how signed tokens (JWT) are verified. If it
+lists neither, the hub accepts only the token in --token-file or {TOKEN_VARIABLE}. This token has all rights.
 """,
     examples=(
         ("OPERATIONS_TOKEN=s3cret ops hub", "listen on ws://127.0.0.1:8700/"),

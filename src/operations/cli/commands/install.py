@@ -49,7 +49,7 @@ def run(args: ParsedArguments) -> int:
 
 
 def editor_file(editor: str, folder: Path) -> Path:
-    """Return the file of an editor's MCP servers: the project's, or the user's for Claude Desktop."""
+    """Return the path of an editor's file of MCP servers: the project's, or for Claude Desktop the user's file."""
     if editor == "claude-code":
         return folder / ".mcp.json"
     if editor == "cursor":
@@ -66,7 +66,7 @@ def editor_file(editor: str, folder: Path) -> Path:
 
 
 def server_entry(editor: str, config: Path) -> dict[str, Any]:
-    """Return the entry that starts this program with this configuration from any directory."""
+    """Return the entry of an editor's file that starts `ops serve --mcp` with a configuration."""
     program = shutil.which(sys.argv[0]) if Path(sys.argv[0]).name in ("ops", "operations") else None
     command = [str(Path(program).absolute())] if program else [sys.executable, "-m", "operations"]
     entry: dict[str, Any] = {"command": command[0], "args": [*command[1:], "serve", "--mcp", "--config", str(config)]}

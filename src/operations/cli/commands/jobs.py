@@ -72,7 +72,7 @@ async def _submit(args: ParsedArguments, stdin: bytes) -> int:
 
 
 async def _describe(transport: Any, operation_id: str, seconds: float) -> Operation[Any] | None:
-    """Return the operation as a worker announces it, with its types and `durable`; None if no worker announces it."""
+    """Return the operation as a worker announces it; None if no worker announces it within `seconds`."""
     from operations.calls import from_call
     from operations.errors import CallError
 
@@ -191,7 +191,9 @@ def _date(milliseconds: int) -> str:
 
 _ID = (Argument("ID", "id of the job"),)
 _IDS = (Argument("ID", "ids of the jobs", many=True),)
-_TIMEOUT = Option("--timeout", "wait at most: 5, 0.5s, 2m (default: no limit)", "-t", value="SECONDS", convert=seconds)
+_TIMEOUT = Option(
+    "--timeout", "maximum time to wait: 5, 0.5s, 2m (default: no limit)", "-t", value="SECONDS", convert=seconds
+)
 _LIMIT = Option("--limit", "maximum number of jobs", value="NUMBER", convert=whole_number, default=100)
 
 COMMAND = Command(

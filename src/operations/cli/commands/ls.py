@@ -92,7 +92,7 @@ def table(entries: Sequence[CatalogueEntry]) -> Iterator[str]:
 
 
 def _tree(entries: Sequence[CatalogueEntry], kinds: Mapping[str, str]) -> Iterator[str]:
-    """Yield operations below their namespaces, with the source of each namespace."""
+    """Yield a line for each namespace, with the kinds of its sources, and below it a line for each operation."""
     opened: list[str] = []
     groups: dict[str, list[CatalogueEntry]] = {}
     for entry in entries:

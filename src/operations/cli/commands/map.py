@@ -1,6 +1,6 @@
 """`ops map`: call an operation for each line of input, concurrently and in bounded memory.
 
-Results are written in the order of the input, or with `--unordered` as calls end.
+Results are written in the order of the input lines, or with `--unordered` in the order in which the calls end.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class _Report:
 
 @contextlib.contextmanager
 def _opened(name: str | None) -> Iterator[int]:
-    """Open the input; yield its descriptor."""
+    """Open the input and yield its file descriptor; without a name, yield the descriptor of stdin."""
     if name is None:
         if sys.stdin is None:
             raise UsageError("no input: stdin is closed")
@@ -203,12 +203,12 @@ COMMAND = Command(
     options=(
         Option("--input", "input file (default: stdin)", "-i", value="FILE", completes="file"),
         Option("--jobs", "maximum number of concurrent calls", "-j", value="NUMBER", convert=whole_number, default=8),
-        Option("--unordered", "write results as calls end, each with its line number"),
+        Option("--unordered", "write results in the order in which calls end, each with its line number"),
         Option("--errors", "write failures to a file instead of stdout", value="FILE", completes="file"),
         Option("--fail-fast", "stop at the first failure"),
         Option(
             "--timeout",
-            "time limit per call: 5, 0.5s, 2m (default: 30s over a transport, else that of the source)",
+            "time limit per call: 5, 0.5s, 2m (default: 30s over a transport, else the source's limit)",
             "-t",
             value="SECONDS",
             convert=seconds,
@@ -228,6 +228,6 @@ failures share, or 5 if their codes differ.
         (_EXAMPLE, "eight concurrent calls"),
         ("ops map shop.quote currency=EUR -i items.ndjson > quotes.ndjson", "with a field common to all lines"),
         ("ops map shop.quote -i items.ndjson --errors failed.ndjson", "write failures to a separate file"),
-        ("ops map shop.quote -i items.ndjson --unordered", "write results as calls end"),
+        ("ops map shop.quote -i items.ndjson --unordered", "write results in the order in which calls end"),
     ),
 )

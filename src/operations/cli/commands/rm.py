@@ -40,7 +40,9 @@ def _explained(path: Path, name: str, error: CallError) -> CommandError:
     except CallError:
         source = None
     if source is not None and source.file != path:
-        return CommandError(f"{name} is defined in {source.file}:{source.line}", "remove it there, or its include")
+        return CommandError(
+            f"{name} is defined in {source.file}:{source.line}", "remove it there, or remove that file from include"
+        )
     return CommandError(error.message, "list the sources with 'ops config show'", exit_code=NOT_FOUND)
 
 

@@ -43,7 +43,7 @@ _DEFAULT_ADDRESS = "127.0.0.1:8000"
 
 
 def run(args: ParsedArguments) -> Any:
-    """Serve over HTTP; with `--mcp` and without `--http`, on standard input and output."""
+    """Serve over HTTP. With `--mcp` and without `--http`, serve MCP on standard input and output."""
     if args.mcp and args.http is None:
         return _serve_stdio(args)
     from operations.serving import server  # noqa: F401  # a missing extra is reported before sources are opened
@@ -239,7 +239,7 @@ def _settings(args: ParsedArguments, config: Config) -> ServeSettings:
 
 
 def _print_call(args: ParsedArguments, record: AuditRecord) -> None:
-    """Print one line for each call."""
+    """Print one line about a call."""
     caller = record.caller or "anonymous"
     outcome = f"{record.protocol} {record.operation_id} {record.code} {record.milliseconds:g} ms"
     text = f"{outcome}, {caller} at {record.address}"
@@ -257,11 +257,11 @@ COMMAND = Command(
         Option("--mcp", "serve MCP on standard input and output; ignored with --http"),
         Option(
             "--search",
-            "serve three MCP tools (search, describe, call) instead of one per operation (default above 200)",
+            "serve three MCP tools (search, describe, call) instead of one per operation (default above 200 tools)",
         ),
         Option(
             "--code",
-            "serve one MCP tool, which runs scripts in a sandbox, instead of one per operation; needs the extra code",
+            "serve one MCP tool, which runs scripts in a sandbox, instead of one per operation (extra 'code')",
         ),
         Option("--allow", "serve only operations whose id matches (default: all)", value="PATTERN", many=True),
         Option("--deny", "leave out operations whose id matches", value="PATTERN", many=True),
@@ -275,7 +275,9 @@ COMMAND = Command(
             value="FILE",
             completes="file",
         ),
-        Option("--scope", "scope of callers with that token", value="SCOPE", many=True),
+        Option(
+            "--scope", f"scope of callers with the token of --token-file or ${TOKEN_VARIABLE}", value="SCOPE", many=True
+        ),
         Option("--insecure", "allow addresses other than loopback without authentication"),
         Option("--host", "accept requests to this host name, as well as to loopback", value="HOST", many=True),
         Option("--origin", "accept requests of web pages from this origin (CORS)", value="ORIGIN", many=True),

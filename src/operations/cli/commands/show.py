@@ -152,7 +152,7 @@ def _requirements(access: Mapping[str, Any]) -> Iterator[str]:
 
 
 def describe_credentials(spec: Mapping[str, Any]) -> str:
-    """Return the credentials that an API's document requires for an operation, such as `bearerAuth, or key and app`."""
+    """Return the credentials that an operation requires, such as `bearerAuth, or key and app`; empty for none."""
     alternatives = spec.get("annotations", {}).get("security") or ()
     named = [" and ".join(alternative) for alternative in alternatives if alternative]
     return ", or ".join(named) + (" (optional)" if named and len(named) < len(alternatives) else "")
@@ -184,8 +184,8 @@ COMMAND = Command(
     ),
     options=(
         Option("--schema", "print the JSON Schemas of input and output"),
-        Option("--python", "print a Python program that calls it"),
-        Option("--curl", "print its HTTP request as a curl command, without secrets (OpenAPI only)"),
+        Option("--python", "print a Python program that calls the operation"),
+        Option("--curl", "print the HTTP request as a curl command, without secrets (OpenAPI only)"),
         *LISTING_OPTIONS,
         *DIRECT_OPTIONS,
     ),

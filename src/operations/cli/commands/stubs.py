@@ -32,7 +32,7 @@ async def _write_once(args: ParsedArguments) -> int:
         session.report_skipped()
         has_failed = any(report.state == "failed" for report in session.reports)
         stubs = await asyncio.to_thread(make_stubs, session.registry.list())
-    # With --watch, a source that is being edited may be unreadable for a moment: leave all stubs unchanged until then.
+    # With --watch, a source that is being edited may be unreadable for a moment: then all stubs stay unchanged.
     if not (args.watch and has_failed):
         _report(args, folder, stubs, _write(stubs, folder))
     return OK
@@ -81,8 +81,8 @@ COMMAND = Command(
     summary=SUMMARIES["stubs"],
     run=run,
     options=(
-        Option("--output", "directory for operations_env/ (default: that of the configuration)", "-o", value="DIR"),
-        Option("--watch", "write again when a source changes", "-w"),
+        Option("--output", "directory for operations_env/ (default: the configuration's directory)", "-o", value="DIR"),
+        Option("--watch", "write the stubs again when a source changes", "-w"),
         *TRANSPORT_OPTIONS,
     ),
     examples=(

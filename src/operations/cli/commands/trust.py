@@ -1,4 +1,4 @@
-"""`ops trust`: store the user's consent to what a configuration runs."""
+"""`ops trust`: store the user's consent to the actions of a configuration."""
 
 from __future__ import annotations
 

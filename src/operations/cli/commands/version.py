@@ -17,7 +17,7 @@ def run(args: ParsedArguments) -> int:
 
 
 def show_version(*, as_json: bool) -> int:
-    """Print the version; also for `ops --version`."""
+    """Print the version and return the exit code; used by `ops version` and `ops --version`."""
     data = {"name": "operations", "version": version("operations")}
     write_text(encode_json(data).decode() + "\n" if as_json else "{name} {version}\n".format(**data))
     return OK

@@ -61,7 +61,7 @@ class _KnownWorker(msgspec.Struct, eq=False):
 class BusWorkers:
     """The workers of one bus, as their announcements and heartbeats report them.
 
-    These are not verified: every user who may publish on the bus can announce a worker.
+    The announcements are not verified: every user who may publish on the bus can announce a worker.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -81,7 +81,7 @@ class BusWorkers:
         self._stop_listening()
 
     def states(self) -> Iterable[WorkerState]:
-        """Return the workers that send heartbeats, and those that stopped a short time ago."""
+        """Return the workers that send heartbeats, and those whose heartbeats stopped a short time ago."""
         now = time.time()
         for worker_id, known in list(self._known.items()):
             silent = now - known.heard_at

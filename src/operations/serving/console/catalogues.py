@@ -93,7 +93,7 @@ class Catalogues:
         return _visible_states(self._sources.states(), counts, watches=viewer.may_watch)
 
     def source_of(self, operation_id: str) -> str:
-        """Return the name of the source of an operation."""
+        """Return the name of the source of an operation; if it is unknown, the first part of the id."""
         return self._sources.source_of(operation_id) or operation_id.partition(".")[0]
 
     def _key(self, viewer: Viewer) -> _Key:
@@ -161,7 +161,7 @@ def _join(sources: bytes, entries: list[bytes]) -> EncodedCatalogue:
 
 
 def _visible_states(states: Iterable[SourceState], counts: Mapping[str, int], *, watches: bool) -> list[dict[str, Any]]:
-    """Return sources with operations that the caller may call; failed ones only with the scope `operations:watch`."""
+    """Return the sources with operations that the caller may call; if `watches`, also the failed sources."""
     return [
         source_json(each, counts.get(each.name, 0))
         for each in states

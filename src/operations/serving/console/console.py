@@ -125,5 +125,5 @@ def _endpoints(exposure: Exposure, jobs: Jobs | None) -> set[Endpoint]:
 
 
 def _explain(error: CallError, operation_id: str) -> str:
-    """Return the message of an error without the text of an exception that a handler raised."""
+    """Return the first line of an error's message, without the text of an exception that a handler raised."""
     return public_error(error, operation_id).message.partition("\n")[0]

@@ -245,7 +245,7 @@ def _json(value: Any, status: int = 200) -> Response:
 
 
 def _read_query(query: bytes) -> Parameters:
-    """Return the query parameters of a request; refuse too many with 400."""
+    """Return the query parameters of a request; refuse too long a query or too many parameters with 400."""
     try:
         if len(query) > _LONGEST_QUERY:
             raise ValueError

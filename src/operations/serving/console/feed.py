@@ -69,7 +69,10 @@ class EventLog:
         self._ring[self.last % self._size] = change, record
 
     def after(self, position: int) -> tuple[list[tuple[int, Change, CallRecord]], int]:
-        """Return the stored changes after a position, each with its number, and the number of changes already lost."""
+        """Return the stored changes after a position, each with its number.
+
+        The second result is the number of changes after the position that are no longer stored.
+        """
         first = max(position + 1, self.last - self._size + 1, 1)
         found = []
         for number in range(first, self.last + 1):
@@ -311,7 +314,7 @@ class Feed:
         )
 
     def _note_state(self, viewer: Viewer) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """Return the workers and sources, and store them, so that the next check finds what has changed since."""
+        """Return the workers and sources, and store them for comparison with the next state."""
         workers: list[dict[str, Any]] = []
         if viewer.may_watch and "workers" in self._wanted.topics:
             states = (state for each in self._feeds.workers for state in each.states())
@@ -333,7 +336,7 @@ def _reported_fields(worker: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def read_topics(text: str | None) -> frozenset[str]:
-    """Return the topics that a parameter names; all topics if it is missing."""
+    """Return the topics in a parameter's value; without a value, all topics. Refuse unknown topics with 400."""
     if not text:
         return frozenset(TOPICS)
     wanted = frozenset(text.split(","))

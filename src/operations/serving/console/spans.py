@@ -61,7 +61,7 @@ def span_json(record: CallRecord) -> dict[str, Any]:
 
 
 def _hidden_json(record: CallRecord) -> dict[str, Any]:
-    """Return only the ids and times of a nested call: the caller made the outer call, but may not see this one."""
+    """Return only the ids and times of a call that the caller may not see, but that is nested in a visible call."""
     optional = {
         "parentRequestId": record.parent_request_id,
         "startedAt": record.started_at,
@@ -93,7 +93,7 @@ class SpanReader:
         return answer if next_cursor is None else {**answer, "next": next_cursor}
 
     async def audit(self, parameters: Parameters) -> dict[str, Any]:
-        """Return caller, operation and outcome of the calls, newest first."""
+        """Return caller, operation and outcome of the external calls that have ended, newest first."""
         keep = [*_filters(parameters), _is_audited]
         found, next_cursor = await self._select(parameters, keep, default=100, most=500)
         answer: dict[str, Any] = {"entries": [_audit_json(record) for record in found]}
@@ -107,7 +107,7 @@ class SpanReader:
         return record
 
     def one(self, request_id: str) -> dict[str, Any]:
-        """Return a call with its retained input and output."""
+        """Return a call with its input and output, if they are stored."""
         record = self.find(request_id)
         answer = {**span_json(record), "cancellable": record.outcome is None and self._viewer.may_cancel(record)}
         if record.message is not None and self._may_read(record):
@@ -126,7 +126,7 @@ class SpanReader:
         return answer
 
     def trace(self, trace_id: str) -> dict[str, Any]:
-        """Return the spans of a trace: those that the caller may see, and their nested calls."""
+        """Return the spans of a trace: the calls that the caller may see, and the calls nested in them."""
         records = self._records.trace(trace_id)
         visible = {record.request_id for record in records if self._viewer.sees(record)}
         if not visible:
@@ -243,7 +243,10 @@ def read_choice(parameters: Parameters, name: str, choices: Sequence[str], defau
 
 
 def read_number(parameters: Parameters, name: str, default: int, *, least: int, most: int) -> int:
-    """Return a parameter as a whole number, without decimals; refuse a value that is not a number with 400."""
+    """Return a parameter as a whole number, without its decimals; without the parameter, return `default`.
+
+    Refuse a value that is not a number from `least` to `most` with 400.
+    """
     text = parameters.get(name)
     if not text:
         return default
@@ -254,7 +257,7 @@ def read_number(parameters: Parameters, name: str, default: int, *, least: int, 
 
 
 def not_visible(message: str) -> RefusedError:
-    """Return the error for a call that does not exist or that the caller may not see. It does not reveal which."""
+    """Return the error for a resource that does not exist or that the caller may not see, without revealing which."""
     return RefusedError(404, ErrorCode.OPERATION_NOT_FOUND, message, "NOT_VISIBLE")
 
 

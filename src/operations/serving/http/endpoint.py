@@ -49,7 +49,7 @@ from operations.wire import LARGE_MESSAGE
 
 _log = logging.getLogger("operations.serving")
 _SUGGESTIONS_PER_SECOND = 5
-"""Number of errors for unknown paths, of all callers together, with suggestions: finding these takes milliseconds."""
+"""Maximum number of searches for similar ids per second, for unknown paths. Each search takes milliseconds."""
 
 
 class _Call(msgspec.Struct):
@@ -195,7 +195,7 @@ class HTTPEndpoint:
         return await self._call(call, receive)
 
     def _read_input(self, route: Route, body: bytes, caller: Caller) -> Any:
-        """Return the input in a body, which may have arrived slowly."""
+        """Return the input in a body. Refuse the request if tokens were revoked while the body arrived."""
         caller.check_current()
         most = None
         if len(body) > LARGE_MESSAGE and not caller.has_rights:
@@ -244,7 +244,7 @@ class HTTPEndpoint:
             self._calls.release(call.caller.key)
 
     async def _run_once(self, call: _Call, run: Callable[[], Awaitable[Response]]) -> Response:
-        """Run a mutation with an idempotency key, or return its stored response. A disconnect does not stop it."""
+        """Run a mutation with an idempotency key, or return its stored response. A disconnect does not stop the run."""
         key = read_key(call.headers)
         assert key is not None
         owner, name = call.caller.key, store_key(call.route.id, key)
@@ -381,7 +381,7 @@ def _read_seconds(header: bytes) -> float:
 
 
 def _trace(headers: Mapping[bytes, bytes]) -> dict[str, str]:
-    """Return the trace context of a request."""
+    """Return the trace context in the headers of a request."""
     return {
         field: headers[name].decode("latin-1")[:MAX_TRACE_LENGTH]
         for field in TRACE_FIELDS

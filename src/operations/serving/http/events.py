@@ -62,7 +62,7 @@ class StreamRequest(msgspec.Struct, kw_only=True):
     principal: Principal | None = None
     """The verified credentials of the caller."""
     fingerprint: bytes
-    """A hash of the body or query string: only a request with the same one can resume the stream."""
+    """A hash of the body or query string: only a request with the same hash can resume the stream."""
     envelopes: bool = False
     last_event_id: str | None = None
 
@@ -130,14 +130,14 @@ class EventStreams:
         return stream.name in self._resumable
 
     def forget(self, stream: _Stream) -> None:
-        """Make a stream impossible to resume. If it has ended, stop counting it for its caller's limit."""
+        """Make a stream impossible to resume. If it has ended, it no longer counts towards its caller's limit."""
         self._resumable.pop(stream.name, None)
         if stream.is_over and stream.is_counted:
             stream.is_counted = False
             self._open.release(stream.wanted.owner)
 
     def expire_later(self, stream: _Stream) -> None:
-        """Stop a stream whose client disconnected unless it is resumed in time."""
+        """Schedule the end of a stream whose client disconnected, unless it is resumed within `replay_seconds`."""
         self.dispatcher.registry.wheel.add(_Expiry(stream, stream.changes), self._limits.replay_seconds)
 
     @property
@@ -199,7 +199,7 @@ class _Stream:
         )
 
     def ended(self, envelope: ResponseEnvelope[Any] | None, error: CallError | None) -> None:
-        """Store the outcome, and send the last event. The result of a call, `envelope`, is sent before it."""
+        """Send the result of a call (`envelope`), if there is one; store the outcome, and send the last event."""
         if envelope is not None:
             try:
                 self.emit(envelope)
@@ -240,7 +240,7 @@ class _Stream:
             await connection.finish(missed + self._last_event())
 
     def detach(self, connection: EventConnection) -> None:
-        """Handle the disconnect of a client: wait for it to reconnect if the stream can be resumed, otherwise stop."""
+        """Handle the disconnect of a client: stop the stream, or if it can be resumed, wait for the client."""
         if self._connection is not connection:
             return
         self._connection = None
@@ -257,7 +257,7 @@ class _Stream:
             self.running.stop(aborted(self.wanted.route.id, "the client closed the connection"))
 
     def is_same(self, wanted: StreamRequest) -> bool:
-        """Whether a request has the caller, operation and input of this stream, and credentials no weaker."""
+        """Whether a request has the caller, operation and input of this stream, and credentials that are as strong."""
         own = self.wanted
         is_same = (
             own.owner == wanted.owner and own.route.id == wanted.route.id and own.fingerprint == wanted.fingerprint
@@ -332,7 +332,7 @@ def check_last_event_id(header: bytes) -> str:
 
 
 def _line(text: str) -> str:
-    """Replace line breaks, which would begin another field of the event."""
+    """Replace NUL, and line breaks, which would begin another field of the event."""
     return text.replace("\r", " ").replace("\n", " ").replace("\0", " ")
 
 
@@ -367,7 +367,7 @@ class EventConnection:
     def push(self, chunk: bytes) -> Awaitable[None] | None:
         """Send an event, together with other events of the same loop iteration.
 
-        Return an awaitable if too much is unsent; a stream awaits it before its next item.
+        Return None, or an awaitable if too much is unsent: a stream waits for it before its next item.
         """
         if self._is_closed:
             return None

@@ -51,7 +51,7 @@ class IdempotencyStore(Protocol):
 
 
 class MemoryStore:
-    """A store in memory with limits on entries, bytes and time."""
+    """A store in memory with limits on entries, bytes and time. Calls are refused while it is full of running calls."""
 
     def __init__(
         self,
@@ -167,7 +167,7 @@ def fingerprint_of(body: bytes, content_type: bytes | None) -> bytes:
 
 
 def replay(call: StoredCall, fingerprint: bytes) -> Response:
-    """Return the stored response of a call; raise RefusedError if the call still runs or had another body."""
+    """Return the stored response of a call; raise RefusedError if there is none, or if the call had another body."""
     if call.fingerprint != fingerprint:
         message = "this Idempotency-Key was used with another body"
         raise RefusedError(422, ErrorCode.VALIDATION_ERROR, message, "IDEMPOTENCY_KEY_REUSED")

@@ -129,7 +129,7 @@ class JobEndpoint:
     async def _outcome(
         self, jobs: Jobs, status: JobStatus, operation: Operation[Any], request_id: str, *, as_envelope: bool
     ) -> Response:
-        """Return the result or the error of a job, as the response that a call without a job would have."""
+        """Return the response with the result or the error of a job, as for a call that does not run as a job."""
         try:
             envelope = await jobs.result(status.id)
             return write_response(

@@ -25,7 +25,7 @@ def read_parts(body: bytes, content_type: str, *, max_parts: int) -> list[tuple[
         raise _refuse("invalid Content-Type: expected a boundary of 1 to 70 characters")
     collector = _Collector(max_parts, parse_options_header)
     parser = MultipartParser(boundary, collector.callbacks())
-    parser.logger = _UNUSED  # callers must not fill the log: what is malformed is an error
+    parser.logger = _UNUSED  # callers must not be able to fill the log; they get an error
     try:
         parser.write(body)
         parser.finalize()

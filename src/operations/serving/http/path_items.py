@@ -41,7 +41,7 @@ _COMPONENT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}")
 
 
 class PathItem(msgspec.Struct, frozen=True):
-    """The description of one operation. References contain keys of definitions; documents replace them by names."""
+    """The description of one operation. References contain keys of definitions; documents replace the keys by names."""
 
     path: str
     methods: dict[str, Any]
@@ -172,7 +172,7 @@ class _Describer:
         return responses
 
     def _extension(self) -> dict[str, Any]:
-        """Return `x-operations`: what OpenAPI cannot express of a spec, so that another registry can import it."""
+        """Return `x-operations`: what a registry that imports the operation needs besides OpenAPI."""
         spec, operation = self._spec, self._operation
         optional = {
             "title": spec.title,

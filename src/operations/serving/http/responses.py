@@ -132,7 +132,7 @@ ANYTHING = AcceptHeader()
 
 
 def read_accept(header: bytes | None) -> AcceptHeader:
-    """Return the accepted kinds of response; if there is no header, all kinds."""
+    """Return the kinds of response that an `Accept` header allows; `ANYTHING` if there is no header."""
     return ANYTHING if header is None or header == b"*/*" else _read(header[:2_000])
 
 

@@ -86,6 +86,6 @@ def encoded_path(operation: Operation[Any]) -> str:
     segments = operation.spec.name.split("/")
     parts = [segments[0]]
     for segment in segments[1:]:
-        # A plain slash needs a character before and after it.
+        # An unescaped slash needs a character before and after it.
         parts.append(("/" if parts[-1] and not parts[-1].endswith("%2F") and segment else "%2F") + segment)
     return f"/{operation.spec.namespace}/{''.join(parts)}"

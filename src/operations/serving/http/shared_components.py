@@ -153,7 +153,7 @@ TOKENS = Security(
 
 
 def error_responses(*, body: bool, access: bool, conflict: bool) -> dict[str, Any]:
-    """Return the error responses of an operation by status, with `default` for any other."""
+    """Return the error responses of an operation by status, with `default` for any other status."""
     statuses = [
         *_ALWAYS,
         *(_WITH_BODY if body else ()),

@@ -103,7 +103,7 @@ class MCPCalls:
     ) -> None:
         self.dispatcher = dispatcher
         self._streams = streams
-        """The dispatcher of streams. A server ends them, for example because a token was revoked."""
+        """The dispatcher of streams. A server ends all streams, for example after a token was revoked."""
         self.suspended_calls = suspended_calls
         self._exposure = exposure
         self._audit = audit
@@ -135,7 +135,10 @@ class MCPCalls:
     async def run(
         self, operation: Operation[Any], input: Any, info: RequestInfo
     ) -> ResponseEnvelope[Any] | InputRequired:
-        """Run an operation within the caller's limits and write the audit record; raise CallError."""
+        """Run an operation within the caller's limits and write the audit record; raise CallError if it fails.
+
+        Return InputRequired if the call was suspended, because it asked the client a question.
+        """
 
         def call(client: Client | None) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
             return self.dispatcher.call(self._request(operation, input, info, client))
@@ -222,7 +225,7 @@ class MCPCalls:
         info: RequestInfo,
         work: Callable[[Client | None], Coroutine[Any, Any, T]],
     ) -> T | InputRequired:
-        """Run a call, which can ask the client; in version 2026-07-28, suspend it while it waits for an answer."""
+        """Run a call that may ask the client; in version 2026-07-28, suspend the call while it waits for an answer."""
         if not can_ask(operation, self.dispatcher.registry):
             return await work(info.client)
         # If only interceptors ask, they ask before the handler runs: a repetition does not run the handler twice.
@@ -239,7 +242,7 @@ class MCPCalls:
         *,
         replayable: bool = False,
     ) -> T | InputRequired:
-        """Run `work`, which can ask the client; in version 2026-07-28, suspend it while it waits for an answer."""
+        """Run `work`, which may ask the client; in version 2026-07-28, suspend `work` while it waits for an answer."""
         if not info.modern:
             return await work(info.client)
         key = CallKey.of(name, plain_json(input)[0], info.identity.id if info.identity else None)

@@ -96,7 +96,7 @@ class _ScriptCalls:
     def __init__(self, calls: MCPCalls, tool_list: ToolList, info: RequestInfo, client: Client | None) -> None:
         self._calls = calls
         self._tool_list = tool_list
-        # Answers belong to the script. Each of its calls would report progress from zero, so none does.
+        # Answers belong to the script, not to one of its calls. Calls report no progress: each would begin at zero.
         self._info = msgspec.structs.replace(info, progress=None, responses=None, state=None)
         self._client = client
 

@@ -43,7 +43,7 @@ class MCPEndpoint:
         registry = mcp_server.exposure.registry
         self._bodies = BodyReader(registry, limits)
         self._streams: set[asyncio.Timeout] = set()
-        """The requests that stay open without a call: streams of notifications."""
+        """The time limits of the requests that stay open without a call: streams of notifications."""
         self._sessions: SDKSessions | None = None
         self._is_open = False
 
@@ -209,7 +209,7 @@ def _is_stream(scope: Any) -> bool:
 
 
 def _agrees(routing: Mapping[bytes, bytes], message: fast_path.Message) -> bool:
-    """Whether the routing headers (`Mcp-Method`, `Mcp-Name`) match the body. Other requests are refused."""
+    """Whether the routing headers (`Mcp-Method`, `Mcp-Name`) match the body."""
     if routing.get(b"mcp-method", b"").strip(b" \t") != message.method.encode():
         return False
     name = routing.get(b"mcp-name", b"").strip(b" \t")
@@ -219,7 +219,7 @@ def _agrees(routing: Mapping[bytes, bytes], message: fast_path.Message) -> bool:
 
 
 def _replay(body: bytes, receive: Any) -> Any:
-    """Return a `receive` that returns a body that was already read."""
+    """Return a `receive` that first returns a body that was already read."""
     given = False
 
     async def replay() -> Any:

@@ -79,7 +79,7 @@ def read(body: bytes) -> Message | None:
 
 
 async def answer(mcp_server: MCPServer, message: Message, caller: Caller, tool: Tool | None) -> tuple[int, bytes]:
-    """Return the HTTP status and the JSON-RPC response. `tool` is the tool that the request names."""
+    """Return the HTTP status and the JSON-RPC response. `tool` is the named tool, or None."""
     params = message.params
     try:
         if message.method == CALL:
@@ -154,7 +154,7 @@ async def _call_directly(
 
 
 def plain_result(tool: Tool, envelope: ResponseEnvelope[Any], stamp: bytes) -> bytes | None:
-    """Encode the result of a Python function that is an object without bytes; return None for other results."""
+    """Encode a result of a Python function if it is an object without bytes that matches the schema; else None."""
     data = envelope.data
     if type(data) is not dict or type(envelope.meta) is not LocalResponseMeta or tool.wraps_modern:
         return None

@@ -46,7 +46,7 @@ class ResourceRequests:
         self._resource_index = resource_index
 
     async def list_resources(self, info: RequestInfo) -> list[dict[str, Any]]:
-        """Return the resources with a fixed URI."""
+        """Return the resources whose URI has no variables."""
         return await self._list_all("resources", "uri", info)
 
     async def list_templates(self, info: RequestInfo) -> list[dict[str, Any]]:
@@ -130,7 +130,7 @@ class ResourceRequests:
     ) -> dict[str, Any]:
         """Return completions for an argument.
 
-        They come from the operation that the annotation `mcpCompletions` names, or from the `enum` of its schema.
+        They come from the operation named by the annotation `mcpCompletions`, or else from the argument's `enum`.
         """
         entry = self._referred(reference, info)
         values: list[str] = []

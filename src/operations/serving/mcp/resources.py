@@ -34,7 +34,7 @@ PROMPT = "mcpPrompt"
 COMPLETIONS = "mcpCompletions"
 """The annotation that maps an argument to the operation that completes its values."""
 TOOL = "mcpTool"
-"""The annotation (true or false) that makes an operation a tool; resources and prompts are not tools by default."""
+"""The annotation that states whether an operation is a tool; by default, resources and prompts are not."""
 MAX_COMPLETIONS = 100
 MAX_URI_LENGTH = 8_192
 Decorate = Callable[[Callable[..., Any]], FunctionOperation[..., Any, Any]]
@@ -42,13 +42,19 @@ _VARIABLE = re.compile(r"\{(\+?)([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 def resource(uri: str, /, *, mime_type: str | None = None, name: str | None = None, **options: Any) -> Decorate:
-    """Make a function a resource: `@resource("notes://{id}", mime_type="text/markdown")`."""
+    """Make a function a resource: `@resource("notes://{id}", mime_type="text/markdown")`.
+
+    `options` are those of `@operation`.
+    """
     about = {key: value for key, value in (("uri", uri), ("mimeType", mime_type), ("name", name)) if value is not None}
     return _make_decorator(RESOURCE, about, options, sys._getframe(1).f_locals)
 
 
 def prompt(name: str | None = None, /, *, completions: Mapping[str, str] | None = None, **options: Any) -> Decorate:
-    """Make a function a prompt. It returns a string, several strings, or messages with `role` and `content`."""
+    """Make a function a prompt. The function returns a string, several strings, or messages (`role`, `content`).
+
+    `completions` maps an argument of the prompt to the id of the operation that completes its values.
+    """
     if completions:
         options["annotations"] = {**options.get("annotations", {}), COMPLETIONS: dict(completions)}
     return _make_decorator(PROMPT, {} if name is None else {"name": name}, options, sys._getframe(1).f_locals)
@@ -136,7 +142,7 @@ class ResourceEntry(msgspec.Struct, frozen=True):
     template: URITemplate | None = None
 
     def listed(self) -> dict[str, Any]:
-        """Return the entry as MCP's lists contain it."""
+        """Return the entry in the format of MCP's lists."""
         spec = self.operation.spec
         listed: dict[str, Any] = {"name": self.name}
         if spec.title:
@@ -212,7 +218,7 @@ class ResourceIndex:
         return None
 
     def hides(self, uri: str, identity: Identity | None) -> bool:
-        """Whether a URI leads to resources, but the caller may use none of them."""
+        """Whether a URI matches resources of which the caller may use none."""
         if self.find_resource(uri, identity) is not None:
             return False
         return any(
@@ -265,7 +271,10 @@ def _arguments(operation: Operation[Any]) -> Iterator[dict[str, Any]]:
 
 
 def read_arguments(operation: Operation[Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert strings (variables of a URI, arguments of a prompt) to the types that the input schema requires."""
+    """Convert strings (variables of a URI, arguments of a prompt) to the types that the input schema requires.
+
+    If the result would not match the schema, return the strings unchanged.
+    """
     schema = operation.spec.input_schema
     given = dict(values)
     if schema.check(given):
@@ -315,7 +324,7 @@ def completion_input(
 ) -> dict[str, Any]:
     """Return the input of an operation that completes values.
 
-    It has those of `value`, `argument` and `arguments` that the operation declares.
+    Of the properties `value`, `argument` and `arguments`, the input has those that the operation declares.
     """
     document = completing.spec.input_schema.document
     taken = document.get("properties", {}) if isinstance(document, Mapping) else {}
@@ -333,7 +342,7 @@ def listed_values(operation: Operation[Any], argument: str, value: str) -> list[
 
 
 def completed_values(envelope: ResponseEnvelope[Any]) -> list[str]:
-    """Return the result of a completing operation as strings."""
+    """Return the strings in the result of an operation that completes values: a list, or the list `values`."""
     data = envelope.data
     found = data.get("values") if isinstance(data, Mapping) else data
     return [each for each in found if isinstance(each, str)] if isinstance(found, list) else []

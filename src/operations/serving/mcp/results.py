@@ -110,7 +110,7 @@ def _untouched(envelope: ResponseEnvelope[Any], meta: MCPResponseMeta, *, modern
 
 
 def _has_own_data(envelope: ResponseEnvelope[Any], meta: MCPResponseMeta) -> bool:
-    """Whether the data has content of its own, and is not just the content blocks in another form."""
+    """Whether the data differs from the content blocks, and from the JSON in the text of a single block."""
     if envelope.data == [block.to_dict() for block in meta.content]:
         return False
     if len(meta.content) == 1 and isinstance(meta.content[0], MCPTextContent):

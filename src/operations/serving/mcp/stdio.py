@@ -84,7 +84,7 @@ async def serve_mcp_stdio(
 
 
 class LocalUser(Caller):
-    """The user who started the server. It may call every served operation."""
+    """The user who started the server, who may call every served operation."""
 
     def __init__(self, exposure: Exposure) -> None:
         super().__init__(None, None, "", exposure)
@@ -93,7 +93,7 @@ class LocalUser(Caller):
 
     @property
     def identity(self) -> Identity:
-        """An identity with the rights that the served operations require."""
+        """An identity with all rights that the served operations require."""
         if self._generation != self._served.generation:
             self._known = all_rights(self._served)
             self._generation = self._served.generation
@@ -128,7 +128,7 @@ class StdioServer:
         self._room = asyncio.Semaphore(_MAX_RUNNING)
 
     async def serve(self, lines: AsyncIterator[bytes | None]) -> None:
-        """Serve until the lines end, then give running calls a second and cancel the rest."""
+        """Serve until the lines end; then wait up to a second for running calls, and cancel the rest."""
         try:
             async for line in lines:
                 await self._handle(line)

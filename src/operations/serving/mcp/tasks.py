@@ -106,7 +106,7 @@ class Tasks:
         return False
 
     async def create(self, tool: Tool, arguments: Any, info: RequestInfo) -> TaskCreated | InputRequired | Result:
-        """Start a tool call as a task, or return its first questions or the error of an invalid input."""
+        """Start a tool call as a task; return the task, its first questions, or the error of an invalid input."""
         try:
             input = read_input(tool, arguments, info.meta)
             if not tool.operation.spec.input_schema.check(input):

@@ -1,6 +1,6 @@
 """ToolList: the operations of an exposure as MCP tools, with names and cached pages.
 
-`tool_sets` caches tool sets of the operations that each set of rights may call, for search mode and code mode.
+For search mode and code mode, `tool_sets` caches a tool set of the permitted operations for each set of rights.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Tool:
 
     @cached_property
     def output_schema(self) -> Schema | None:
-        """The operation's output schema, if the tool is listed with it; a stream is listed with another schema."""
+        """The operation's output schema; None if the tool is listed without a schema, or is a stream."""
         schema = self.operation.spec.output_schema
         return schema if self._describes_output and not self.is_stream and not schema.is_unknown else None
 
@@ -124,7 +124,7 @@ class Tool:
 
     @cached_property
     def wraps_legacy(self) -> bool:
-        """Whether structured content is nested under `result` in versions before 2026-07-28: it had to be an object."""
+        """Whether structured content is nested under `result` in older versions, which allow only objects."""
         return self.output_schema is not None and (self.wraps_modern or not _is_object(self.output_schema))
 
     @cached_property
@@ -293,7 +293,7 @@ class ToolList:
         if known is not None and known.operation is operation and known.name == name:
             return known
         policy = operation.spec.output_policy or self._exposure.registry.output_policy
-        # Results of other sources may not match their schemas, and clients would refuse them.
+        # Results of imported operations may not match their schemas, and clients would refuse such results.
         described = operation.dump is not None or policy in ("strict", "total")
         asks = can_ask(operation, self._exposure.registry)
         return Tool(name, operation, describes_output=described, can_ask=asks)
@@ -343,7 +343,7 @@ def _nested(schema: Schema, name: str) -> dict[str, Any]:
 def tool_sets(exposure: Exposure, tool_list: ToolList, make: Callable[[ToolSet], T]) -> PerRights[T]:
     """Return a cache of an object for each set of rights; `make` creates it from a tool set of permitted operations.
 
-    The tool sets are used to list and describe; calls go through `MCPCalls`.
+    The tool sets are used only to list and describe operations; calls go through `MCPCalls`.
     """
 
     def made(identity: Identity | None) -> T:

@@ -40,7 +40,7 @@ class ConnectionSettings:
     def __init__(self) -> None:
         self.level = "debug"
         self.watched: dict[str, Identity | None] = {}
-        """The caller that subscribed to each resource."""
+        """The caller that subscribed to each resource, by URI."""
 
 
 subscriber: ContextVar[Identity | None] = ContextVar("subscriber", default=None)

@@ -69,7 +69,7 @@ class SessionEvents(EventStore):
         return f"{self._token}-{self._count}"
 
     async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
-        """Send the events of a stream after an id; return None for an id of another session."""
+        """Send the events after `last_event_id` in its stream; return the stream's id, or None for an unknown event."""
         token, _, number = last_event_id.rpartition("-")
         if token != self._token or not number.isascii() or not number.isdecimal() or len(number) > 18:
             return None
@@ -113,7 +113,7 @@ class _Manager(StreamableHTTPSessionManager):
 
 
 class SDKSessions:
-    """Serves HTTP requests through the SDK. The first request that needs the SDK starts it."""
+    """Serves HTTP requests through the SDK. The first request that needs the SDK starts the SDK."""
 
     def __init__(self, mcp_server: MCPServer, *, max_body: int) -> None:
         self._sdk = SDKServer(mcp_server)
@@ -170,7 +170,7 @@ class SDKSessions:
             await self._open(scope, receive, send, caller.key)
 
     async def _stream(self, scope: Any, receive: Any, send: Any, key: str) -> None:
-        """Serve a stream. The SDK admits any number of streams of a session that are requested at the same time."""
+        """Serve a stream within its caller's limit: the SDK does not limit streams that begin at the same time."""
         try:
             self._streams.acquire(key)
         except CallError:

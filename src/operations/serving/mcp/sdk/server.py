@@ -107,7 +107,7 @@ class SDKServer:
             on_subscriptions_listen=self._listen,
         )
         server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, self._set_level)
-        # The dispatcher creates the spans.
+        # The SDK's middleware for tracing is left out: the dispatcher creates the spans.
         server.middleware[:] = [self._guard]
         return server
 
@@ -159,7 +159,7 @@ class SDKServer:
         )
 
     def _input_schema(self, name: str) -> dict[str, Any] | None:
-        """Return the schema of a tool that the caller may call, if clients must send arguments as headers too."""
+        """Return the schema of a permitted tool whose arguments clients must also send as headers; else None."""
         tool = self.mcp_server.tool_list.find(name, requester.get())
         return tool.input_document if tool is not None and tool.has_headers else None
 
@@ -315,7 +315,7 @@ class SDKClient:
         return has_capability(declared.model_dump(by_alias=True, exclude_none=True), method)
 
     async def ask(self, questions: Mapping[str, Question], timeout: float) -> Mapping[str, Any]:
-        """Send each question as a request on the stream of the call."""
+        """Send each question as a request on the stream of the call; return the answers by key."""
         async with self._slots.released():
             results = await asyncio.gather(*(self._ask(question, timeout) for question in questions.values()))
         return dict(zip(questions, results, strict=True))

@@ -21,7 +21,7 @@ Write = Callable[[bytes], Awaitable[None]]
 
 
 class SDKStreams:
-    """One connection of the SDK's server, which receives line by line."""
+    """A connection of the SDK's server that receives its messages line by line."""
 
     def __init__(self, mcp_server: MCPServer, caller: Caller, write: Write) -> None:
         self._sdk = SDKServer(mcp_server, caller=caller)
