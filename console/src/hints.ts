@@ -18,11 +18,11 @@ export function hintFor(problem: Problem): string {
   if (typeof details.hint === "string") return details.hint;
   const status = details.statusCode;
   if (status === 401 || status === 403)
-    return "The upstream rejected the server's credentials: check the source's auth in operations.toml.";
+    return "The upstream API rejected the server's credentials: check the source's auth in operations.toml.";
   if (typeof status === "number" && status >= 400 && status < 500) {
-    return "The input passed validation; the upstream rejected it. The same input will fail again.";
+    return "The input is valid, but the upstream API rejected it. The same input will fail again.";
   }
-  if (typeof status === "number" && status >= 500) return "The upstream failed. Try again later.";
+  if (typeof status === "number" && status >= 500) return "The upstream API failed. Try again later.";
   return HINTS[problem.code] ?? "The operation declares this error; see its details.";
 }
 

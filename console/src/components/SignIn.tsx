@@ -45,7 +45,7 @@ export function SignIn() {
             </div>
           )}
           <p class="help">
-            <code>ops keys new NAME --scope SCOPE</code> creates one.
+            <code>ops keys new NAME --scope SCOPE</code> creates an API key.
           </p>
         </div>
         <div class="row">

@@ -136,7 +136,7 @@ function Part(props: { title: string; value: Json | undefined; span: Span }) {
     <div class="dcol">
       <h2 class="mb">{props.title}</h2>
       {value === undefined ? (
-        <p class="t3">{props.span.kind === "routed" ? "not read by the hub" : "not kept"}</p>
+        <p class="t3">{props.span.kind === "routed" ? "not read by the hub" : "not stored"}</p>
       ) : typeof value === "object" && value !== null ? (
         <Tree document={new LocalDocument(value)} label={props.title} />
       ) : (

@@ -79,7 +79,7 @@ function OneCall(props: { id: string }) {
   if (problem && !past) return <Failed problem={problem} retry={again} />;
   if (span === undefined && !past) return <Loading />;
   if (!span && !past) {
-    return <Empty>This call is unknown, or not visible to you. Calls are kept in memory for a while.</Empty>;
+    return <Empty>This call is unknown, or not visible to you. Only recent calls are stored.</Empty>;
   }
   return <CallPage id={id} span={span ?? undefined} past={past} refresh={again} />;
 }

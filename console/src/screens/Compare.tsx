@@ -61,7 +61,7 @@ export function Compare() {
   if (problem) return <Failed problem={problem} retry={again} />;
   if (!data) return <Loading />;
   const [left, right] = data;
-  if (!left || !right) return <Empty>A call is unknown, or not visible to you. Calls are kept for a while.</Empty>;
+  if (!left || !right) return <Empty>A call is unknown, or not visible to you. Only recent calls are stored.</Empty>;
   const lines = diff(left.whole, right.whole);
   const shown = lines.filter((line) => shows === "all" || line.kind !== "same");
   const changes = lines.filter((line) => line.kind !== "same").length;

@@ -207,13 +207,21 @@ function firstSentences(text: string): string {
   return end > 40 ? text.slice(0, end + 1) : `${text.slice(0, 140).trimEnd()}…`;
 }
 
+/** The scopes and the resource that callers of an operation need, in words. */
+function requirementsOf(access: NonNullable<Spec["accessControl"]>): string[] {
+  const { requiredScopes: all = [], requiredScopesAny: any = [], resourceType: type, resourceAction: action } = access;
+  const found: string[] = [];
+  if (all.length > 0) found.push(`${all.length > 1 ? "the scopes" : "the scope"} ${all.join(", ")}`);
+  if (any.length > 0) found.push(`${any.length > 1 ? "one of the scopes" : "the scope"} ${any.join(", ")}`);
+  const ofType = type ? ` of type ${type}` : "";
+  const withAction = action ? ` with action ${action}` : "";
+  if (ofType || withAction) found.push(`a resource${ofType}${withAction}`);
+  return found;
+}
+
 function SchemaTab(props: { operation: Spec }) {
   const { operation } = props;
-  const access = operation.accessControl ?? {};
-  const scopes = [
-    ...(access.requiredScopes ?? []),
-    ...(access.requiredScopesAny ?? []).map((scope) => `${scope} (any)`),
-  ];
+  const requirements = requirementsOf(operation.accessControl ?? {});
   return (
     <div class="body col pt" role="tabpanel" aria-label="Schema">
       {operation.signature && <code class="break">{operation.signature}</code>}
@@ -238,16 +246,7 @@ function SchemaTab(props: { operation: Spec }) {
       <section>
         <h2 class="mb">Access</h2>
         <p class="t2">
-          {scopes.length > 0 ? (
-            <>
-              Needs the scopes{" "}
-              {scopes.map((scope) => (
-                <code key={scope}>{scope} </code>
-              ))}
-            </>
-          ) : (
-            "All callers of this server."
-          )}
+          {requirements.length > 0 ? `Callers need ${requirements.join("; ")}.` : "All callers of this server."}
         </p>
       </section>
     </div>

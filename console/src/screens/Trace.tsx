@@ -54,7 +54,7 @@ export function Trace() {
   const { spans, problem, again, isCut } = useSpans(traceId);
   if (!spans && problem) {
     return problem.status === 404 ? (
-      <Empty>This trace is unknown, or not visible to you. Traces are kept in memory for a while.</Empty>
+      <Empty>This trace is unknown, or not visible to you. Only recent traces are stored.</Empty>
     ) : (
       <Failed problem={problem} retry={again} />
     );
