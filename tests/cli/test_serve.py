@@ -83,7 +83,7 @@ def test_keys_are_made_listed_and_revoked(folder: Path) -> None:
     assert key.startswith("ops_")
     listed = json.loads(ops(folder, "keys", "ls", "--json").stdout)
     assert [(each["identity"], each["scopes"]) for each in listed] == [("robot", ["read"])]
-    assert key.split("_")[2] not in ops(folder, "keys", "ls").stdout
+    assert key.split("_", 2)[2] not in ops(folder, "keys", "ls").stdout
     by_name = ops(folder, "keys", "revoke", "robot")
     assert by_name.returncode == 3
     assert f"hint: pass the id of a key of robot: {listed[0]['id']}" in by_name.stderr
