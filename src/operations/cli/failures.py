@@ -181,7 +181,7 @@ def hint_for(error: CallError) -> str:
 
 
 def is_general_hint(error: CallError) -> bool:
-    """Whether nothing but the code of an error decides on its hint."""
+    """Whether the hint for an error depends only on the code of the error."""
     return hint_for(error) == _HINTS.get(error.code)
 
 

@@ -86,7 +86,7 @@ def _nothing_offered(requested: str | None, url: str, *, is_hub: bool, has_token
 
 
 def add_remote_hint(error: CallError, args: ParsedArguments, config: Config | None) -> None:
-    """Replace a general hint about an error, which is written for local sources, by one for a transport."""
+    """Set a hint for a transport in place of an error's general hint, which is meant for local sources."""
     if not isinstance(error.details, dict) or not is_general_hint(error):
         return
     settings = transport_at(args.url, config)
@@ -159,7 +159,10 @@ def unlisted_operation(
 async def _registered(
     transport: Transport, operation_id: str, error: CallError, missing: CallError, waiting: float
 ) -> Operation[Any]:
-    """Wait for a worker that registers an operation; raise `error` if it says that one has registered it."""
+    """Wait up to `waiting` seconds for a worker that registers an operation, and return the operation.
+
+    Raise `error` if it shows that a worker has the operation, and `missing` if no worker registers it in time.
+    """
     if error.code is ErrorCode.OPERATION_NOT_FOUND:
         raise missing
     if error.code is not ErrorCode.UNAVAILABLE or executed_of(error) != "no":

@@ -181,7 +181,7 @@ def _token_from(args: ParsedArguments, settings: TransportSettings) -> Callable[
 
 
 def has_token(args: ParsedArguments, settings: TransportSettings) -> bool:
-    """Whether the command was given a token for a transport, as an option, a setting or a variable."""
+    """Whether an option, a setting or a variable gives the command a token for a transport."""
     return bool(args.token_file or settings.token or settings.signing or os.environ.get(TOKEN_VARIABLE))
 
 
