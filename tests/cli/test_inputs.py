@@ -174,3 +174,34 @@ def test_an_invalid_guess_is_replaced_by_the_smallest_value() -> None:
     schema = from_schema({"properties": {"code": {"type": "string", "pattern": "^[A-Z]{3}$"}}, "required": ["code"]})
     assert schema.check(example_input(schema))
     assert from_type(dict[str, int]).check(example_input(from_type(dict[str, int])))
+
+
+BINARY: dict[str, Any] = {
+    "properties": {
+        "photo": {"type": "string", "format": "binary"},
+        "untyped": {"anyOf": [{"contentMediaType": "image/png"}, {"type": "object", "required": ["content"]}]},
+        "photos": {"type": "array", "items": {"type": "string", "contentEncoding": "base64"}},
+        "name": {"type": "string"},
+    }
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "better"),
+    [("photo", "photo@oak.png"), ("untyped", "untyped@oak.png"), ("photos", "'photos[]@oak.png'"), ("name", None)],
+)
+def test_a_file_name_as_the_text_of_a_binary_field_is_noted(
+    key: str,
+    better: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = ["oak.png"] if key == "photos" else "oak.png"
+    assert read_input([f"{key}=oak.png"], BINARY) == {key: text}
+    assert capsys.readouterr().err == ""  # no such file
+    Path("oak.png").write_bytes(b"green")
+    assert read_input([f"{key}=oak.png"], BINARY) == {key: text}
+    note = f"note: {key} is binary: its content is the text oak.png; write {better} for the content of the file\n"
+    assert capsys.readouterr().err == ("" if better is None else note)

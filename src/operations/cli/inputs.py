@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from math import isfinite
+from os.path import isfile
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +140,17 @@ def _value(sign: str, text: str, path: FieldPath, fields: Fields) -> Any:
             return content
     if not text.isprintable() and any("\ud800" <= letter <= "\udfff" for letter in text):
         raise UsageError(f"{name}: the value is not valid Unicode", f"pass bytes with {name}@file")
+    _warn_of_file_name(text, path, fields)
     return typed(text, _known(path), fields)
+
+
+def _warn_of_file_name(text: str, path: FieldPath, fields: Fields) -> None:
+    """Warn if the text for a binary field, or for a list of them, is the name of a file."""
+    known = _known(path)
+    is_list = not fields.is_binary(known) and fields.is_binary([*known, 0])
+    if (is_list or fields.is_binary(known)) and isfile(text):
+        word = shell_quoted(f"{_shown(path)}{'[]' * is_list}@{text}")
+        warn(f"{_shown(path)} is binary: its content is the text {text}; write {word} for the content of the file")
 
 
 def typed(text: str, path: FieldPath, fields: Fields) -> Any:
@@ -151,7 +162,7 @@ def typed(text: str, path: FieldPath, fields: Fields) -> Any:
         if (choice if isinstance(choice, str) else _dumped(choice)) == text:
             return choice
     types = fields.types(path)
-    if not types or "string" in types:
+    if not types or "string" in types or fields.is_binary(path):
         return text
     for kind, read in _READERS:
         if kind in types:
