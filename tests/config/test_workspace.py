@@ -350,12 +350,51 @@ async def test_sources_of_other_packages(tmp_path: Path, name: str) -> None:
         ("exiting", "SystemExit: 3"),
         ("constant", "is not a function"),
         ("missing", "nothing_here): AttributeError"),
-        ("async", "missing 1 required positional argument: 'region'"),
+        ("async", "invalid options of async_source: missing option 'region'; accepted: region (required)"),
     ],
 )
 async def test_sources_of_other_packages_that_fail(tmp_path: Path, name: str, problem: str) -> None:
     async with opened(tmp_path, f"[sources.x]\nentry_point = '{name}'") as workspace:
         assert problem in str(workspace.reports[0].problem)
+
+
+@pytest.mark.usefixtures("packages")
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("async", "async_source: unknown option 'regoin'; missing option 'region'; accepted: region (required)"),
+        ("live", "live_source: unknown option 'regoin'; accepted: region"),
+        ("blocking", "blocking_source: unknown option 'regoin'; accepted: none"),
+        ("plain", None),
+    ],
+)
+async def test_an_option_that_a_source_does_not_accept_is_named(
+    tmp_path: Path, name: str, problem: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = f"[sources.x]\nentry_point = '{name}'\noptions = {{ regoin = 'us' }}"
+    async with opened(tmp_path, text) as workspace:
+        report = workspace.reports[0]
+        assert report.problem == (problem and f"invalid options of {problem}")
+        assert report.fault == (problem and "configuration")
+    logged = [record.getMessage() for record in caplog.records if record.name == "operations.config"]
+    assert logged == ([] if problem is None else [f"cannot open source x: {report.problem}"])
+
+
+async def test_a_failed_source_is_logged_unless_the_caller_gets_the_reports(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(tmp_path, "[sources.gone]\ncommand = 'no-such-program-here'", "operations.toml")
+    config = load_config(tmp_path / "operations.toml")
+    async with open_workspace(config):
+        (record,) = caplog.records
+        hint = "no-such-program-here is not in PATH: install it"
+        assert (record.levelname, hint in record.getMessage()) == ("WARNING", True)
+        assert record.getMessage().startswith("cannot open source gone: ")
+    caplog.clear()
+    given: list[SourceReport] = []
+    async with open_workspace(config, on_progress=given.append):
+        assert [report.name for report in given] == ["gone"]
+    assert caplog.records == []
 
 
 @pytest.mark.usefixtures("packages")

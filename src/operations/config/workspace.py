@@ -190,10 +190,11 @@ async def open_workspace(
     """Open the sources of a configuration concurrently, or only the sources whose names are in `only`.
 
     A source that fails does not affect the others: `Workspace.reports` has the reason. `on_progress` receives the
-    report of each source when the source is ready or has failed. `show_consent` receives the name of a source and the
-    URL for the user's consent, for MCP servers with OAuth. Without `show_consent`, these servers fail. `ask` decides on
-    calls that need approval; without `ask`, the user of the calling program is asked. `callbacks` has functions that
-    answer servers' questions and observe HTTP requests.
+    report of each source when the source is ready or has failed; without `on_progress`, failures are logged as
+    warnings. `show_consent` receives the name of a source and the URL for the user's consent, for MCP servers with
+    OAuth. Without `show_consent`, these servers fail. `ask` decides on calls that need approval; without `ask`, the
+    user of the calling program is asked. `callbacks` has functions that answer servers' questions and observe
+    HTTP requests.
     """
     if not isinstance(config, Config):
         message = f"open_workspace takes a Config, not {type(config).__name__}: use load_config(path)"
@@ -206,7 +207,7 @@ async def open_workspace(
         stack.push_async_callback(workspace.registry.close)
         tasks = [SourceTask(config, source, callbacks) for source in sources]
         stack.push_async_callback(_close_all, tasks)
-        outcomes = await _open_all(tasks, on_progress)
+        outcomes = await _open_all(tasks, on_progress or _log_failure)
         # Register in the order of the file, so that duplicate ids are resolved deterministically.
         for source, (opened, report) in zip(sources, outcomes, strict=True):
             workspace.reports.append(report if opened is None else _admit(workspace, source, opened, report))
@@ -277,11 +278,16 @@ class SourceTask:
         return None, failure_report(self._config, source, failure, time.perf_counter() - started)
 
 
-async def _open_all(tasks: Sequence[SourceTask], on_progress: Callable[[SourceReport], None] | None) -> list[Outcome]:
+def _log_failure(report: SourceReport) -> None:
+    if report.state == "failed":
+        hint = f" ({report.hint})" if report.hint else ""
+        _log.warning("cannot open source %s: %s%s", report.name, report.problem, hint)
+
+
+async def _open_all(tasks: Sequence[SourceTask], on_progress: Callable[[SourceReport], None]) -> list[Outcome]:
     async def attempt(task: SourceTask) -> Outcome:
         outcome = await task.open()
-        if on_progress is not None:
-            on_progress(outcome[1])
+        on_progress(outcome[1])
         return outcome
 
     async with asyncio.TaskGroup() as group:

@@ -12,6 +12,7 @@ from operations.errors import CallError, ErrorCode
 from operations.spec import Operation
 
 GROUP = "operations.sources"
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 SourceFunction = Callable[..., Any]
 """Function that takes a source's options as keyword arguments and returns its operations.
@@ -48,7 +49,11 @@ def find_source(name: str) -> SourceFunction:
 async def open_source(
     function: SourceFunction, options: Mapping[str, Any] | None = None
 ) -> AsyncIterator[list[Operation[Any]]]:
-    """Open a source for the duration of the block and yield its operations."""
+    """Open a source for the duration of the block and yield its operations.
+
+    Raise `VALIDATION_ERROR` if the function does not accept an option or requires a missing one.
+    """
+    _check_options(function, options or {})
     given = function(**(options or {}))
     if inspect.isawaitable(given):
         given = await given
@@ -58,6 +63,26 @@ async def open_source(
         elif hasattr(given, "__enter__"):
             given = stack.enter_context(given)
         yield await _gather(given)
+
+
+def _check_options(function: SourceFunction, options: Mapping[str, Any]) -> None:
+    """Raise `VALIDATION_ERROR`, with the accepted options, if the function cannot be called with these options."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return  # some functions written in C have none: the call itself fails
+    named = [each for each in signature.parameters.values() if each.kind in _BY_NAME]
+    missing = [
+        f"missing option {each.name!r}" for each in named if each.default is each.empty if each.name not in options
+    ]
+    takes_any = any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values())
+    known = {each.name for each in named}
+    unknown = [] if takes_any else [f"unknown option {name!r}" for name in options if name not in known]
+    if problems := [*unknown, *missing]:
+        name = getattr(function, "__qualname__", type(function).__name__)
+        accepted = ", ".join(f"{each.name} (required)" if each.default is each.empty else each.name for each in named)
+        message = f"invalid options of {name}: {'; '.join(problems)}; accepted: {accepted or 'none'}"
+        raise CallError(ErrorCode.VALIDATION_ERROR, message)
 
 
 async def _gather(given: Any) -> list[Operation[Any]]:
