@@ -211,6 +211,7 @@ COMMAND = Command(
     notes=f"""
 [hub] in the configuration lists the accepted tokens with their rights, or how signed tokens (JWT) are verified. If it
 lists neither, the hub accepts only the token in --token-file or {TOKEN_VARIABLE}. This token has all rights.
+--grace applies to calls of --serve and --console. The hub does not wait for other calls: stop the workers first.
 """,
     examples=(
         ("OPERATIONS_TOKEN=s3cret ops hub", "listen on ws://127.0.0.1:8700/"),
