@@ -17,6 +17,7 @@ import pytest
 
 from operations import AccessControl, CallError, ErrorCode, Identity, OperationContext, OperationRegistry, operation
 from operations.calls import CallHandler, PendingRequestMap, announcements, from_call, serve_registry
+from operations.calls import worker as worker_module
 from operations.calls.caller import random_id
 from operations.calls.codec import CODECS, JSON, codec_of
 from operations.calls.endpoint import endpoint_of
@@ -32,7 +33,7 @@ from operations.calls.events import (
 from operations.calls.hub import Hub, router, server, session
 from operations.calls.hub.spoke import Spoke
 from operations.identity import JWTTokens, Principal, StaticTokens
-from operations.pubsub import TransportWrapper
+from operations.pubsub import Flushes, TransportWrapper
 from operations.sources.mcp import create_mcp_client
 from operations.testing import error_of, stub_operation
 from tests.calls.scenes import is_held_back
@@ -115,6 +116,35 @@ async def test_a_leaving_worker_waits_for_the_hubs_confirmation(
     async with asyncio.timeout(20):
         await handler.drain()
     assert field.hub.operations == []
+
+
+@pytest.mark.parametrize("lost", ["hub", "bus"])
+async def test_a_worker_drains_within_its_grace_if_the_hub_or_bus_is_lost(
+    field: Field, lost: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(announcements, "_ACKNOWLEDGED_WITHIN", 600.0)
+    monkeypatch.setattr(worker_module, "_FLUSHED_WITHIN", 600.0)
+    spoke = await field.spoke("shop")
+    handler = CallHandler(OperationRegistry([stub_operation("shop.price")]), NeverFlushes(spoke, lost == "bus"))
+    await handler.registered()
+    if lost == "hub":
+        await field.hub.close()
+    async with asyncio.timeout(20):
+        await handler.drain(grace=0.05)
+
+
+class NeverFlushes(TransportWrapper):
+    """A bus whose server does not respond, if `flushes`."""
+
+    def __init__(self, inner: Any, flushes: bool) -> None:
+        super().__init__(inner)
+        self._flushes = flushes
+
+    def optional(self, kind: type[Any]) -> Any:
+        return self if kind is Flushes and self._flushes else super().optional(kind)
+
+    async def flush(self) -> None:
+        await asyncio.Event().wait()
 
 
 async def test_a_second_spoke_is_refused_an_id_and_gets_it_when_the_first_leaves(field: Field) -> None:

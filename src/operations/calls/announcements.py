@@ -130,10 +130,10 @@ class Announcer:
             message = f"the hub rejected {len(self.rejected)} operation{'s' * (len(self.rejected) > 1)}: {reasons}"
             raise CallError(ErrorCode.ACCESS_DENIED, message, {"rejected": dict(self.rejected)})
 
-    async def leave(self) -> None:
+    async def leave(self, within: float) -> None:
         """Announce that this worker accepts no more requests.
 
-        Wait for the confirmation of a hub, at most `_ACKNOWLEDGED_WITHIN` seconds.
+        Wait for the confirmation of a hub, at most `within` seconds and at most `_ACKNOWLEDGED_WITHIN`.
         """
         if self._is_gone:
             return
@@ -143,7 +143,7 @@ class Announcer:
         self._send(WorkerGone(VERSION, "", WORKERS, WorkerPayload(self.worker_id)))
         if self._is_hub:
             try:
-                await asyncio.wait_for(self._confirmed.wait(), _ACKNOWLEDGED_WITHIN)
+                await asyncio.wait_for(self._confirmed.wait(), min(within, _ACKNOWLEDGED_WITHIN))
             except TimeoutError:
                 _log.info("the hub did not confirm that this worker leaves")
 

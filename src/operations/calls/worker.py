@@ -195,8 +195,17 @@ class CallHandler:
         self._queues.clear()
 
     async def drain(self, *, grace: float = 30.0) -> None:
-        """Leave gracefully: accept no new requests and wait for running calls, at most `grace` seconds."""
-        await self._announcer.leave()
+        """Leave gracefully: accept no new requests and wait for running calls.
+
+        This takes at most `grace` seconds, even if the hub or bus is lost. Handlers that are then cancelled have some
+        more time to clean up.
+        """
+        end = self._loop.time() + grace
+
+        def left() -> float:
+            return max(0.0, end - self._loop.time())
+
+        await self._announcer.leave(grace)
         for namespace in list(self._stops):
             for stop in self._stops[namespace]:
                 stop()
@@ -205,10 +214,10 @@ class CallHandler:
         if flushes is not None:
             # The bus may have sent requests before it knew that this worker leaves: they still get a response.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(flushes.flush(), _FLUSHED_WITHIN)
+                await asyncio.wait_for(flushes.flush(), min(_FLUSHED_WITHIN, left()))
         if self._requests.recording:
-            await asyncio.wait(list(self._requests.recording), timeout=grace)
-        await self.dispatcher.drain(grace)
+            await asyncio.wait(list(self._requests.recording), timeout=left())
+        await self.dispatcher.drain(left())
         await self.close()
 
     async def __aenter__(self) -> Self:
