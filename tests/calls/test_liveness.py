@@ -25,8 +25,8 @@ async def test_a_directory_keeps_its_workers_while_this_process_is_busy() -> Non
     worker = end.join()
     end.capabilities = msgspec.structs.replace(end.capabilities, tracks_peers=False, heartbeat=HEARTBEAT)
     changes: list[bool] = []
-    directory = WorkerDirectory(endpoint_of(end), lambda worker_id, announced: changes.append(announced is not None))
-    announced = AnnouncementPayload("desk.1", 1, [], False, 0, 1)
+    directory = WorkerDirectory(endpoint_of(end), lambda name, specs: changes.append(name in directory._known))
+    announced = AnnouncementPayload("desk.1", 1, msgspec.Raw(b"[]"), False, 0, 1)
     worker.send("workers", JSON.encode(WorkerAnnounced(VERSION, "desk.1", "workers", announced, ())))
     await until(lambda: changes == [True])
     time.sleep(10 * HEARTBEAT)  # noqa: ASYNC251  # the loop is blocked

@@ -173,7 +173,7 @@ async def test_a_caller_does_not_repeat_a_request_that_is_not_run_again() -> Non
     requests: list[Any] = []
 
     def answer(message: bytes, _: Any) -> None:
-        event: Any = JSON.decode(message)
+        event: Any = JSON.decode_any(message)
         requests.append(event)
         details = {"executed": "unknown", **({"reason": "NOT_REPEATED"} if len(requests) > 1 else {})}
         inbox = f"inbox.{event.id.rpartition('-')[0]}"
@@ -288,7 +288,7 @@ async def test_clocks_that_differ_give_a_clear_error(wires: Any) -> None:
 async def test_late_duplicate_and_foreign_responses_are_counted() -> None:
     bus = MemoryTransport(direct=False)
     requests: list[CallRequested] = []
-    bus.listen("work.x", lambda message, _: requests.append(JSON.decode(message)))  # type: ignore[arg-type]
+    bus.listen("work.x", lambda message, _: requests.append(JSON.decode_any(message)))  # type: ignore[arg-type]
     caller = bus.join()
     pending, answering = PendingRequestMap(caller), PendingRequestMap(bus)
     call = asyncio.create_task(pending.call("x.y"))
@@ -311,7 +311,7 @@ async def test_late_duplicate_and_foreign_responses_are_counted() -> None:
 async def test_respond_refuses_values_other_than_envelopes_and_abort_and_errors_end_a_call() -> None:
     bus = MemoryTransport(direct=False)
     requests: list[Any] = []
-    bus.listen("work.x", lambda message, _: requests.append(JSON.decode(message)))
+    bus.listen("work.x", lambda message, _: requests.append(JSON.decode_any(message)))
     pending, answering = PendingRequestMap(bus.join()), PendingRequestMap(bus)
     with pytest.raises(CallError, match="expected a response envelope, not dict"):
         answering.respond("x-1", {"data": 1})
@@ -329,7 +329,7 @@ async def test_respond_refuses_values_other_than_envelopes_and_abort_and_errors_
 async def test_a_gap_in_a_stream_is_an_error() -> None:
     bus = MemoryTransport(direct=False)
     requests: list[Any] = []
-    bus.listen("work.x", lambda message, _: requests.append(JSON.decode(message)))
+    bus.listen("work.x", lambda message, _: requests.append(JSON.decode_any(message)))
     pending, answering = PendingRequestMap(bus.join()), PendingRequestMap(bus)
     stream: Any = pending.subscribe("x.y")
     await until(lambda: len(requests) == 1)
@@ -353,7 +353,7 @@ async def test_workers_on_a_bus_without_peer_tracking_send_heartbeats() -> None:
     )
     bus = MemoryTransport(direct=False, capabilities=blind)
     heard: list[Any] = []
-    bus.listen("workers", lambda message, _: heard.append(JSON.decode(message)))
+    bus.listen("workers", lambda message, _: heard.append(JSON.decode_any(message)))
     async with serve_registry(OperationRegistry([add, count]), bus.join()):
         await until(lambda: any(type(event).__name__ == "WorkerAlive" for event in heard))
         pending = PendingRequestMap(bus.join())
@@ -366,7 +366,7 @@ async def test_workers_on_a_bus_without_peer_tracking_send_heartbeats() -> None:
 async def test_a_worker_without_heartbeats_loses_its_calls() -> None:
     bus = MemoryTransport(direct=False, capabilities=BLIND)
     requests: list[Any] = []
-    stop = bus.listen("work.x", lambda message, _: requests.append(JSON.decode(message)))
+    stop = bus.listen("work.x", lambda message, _: requests.append(JSON.decode_any(message)))
     pending = PendingRequestMap(bus.join())
     error = await error_of(pending.call("x.y"))
     assert (error.code, error.details["executed"]) == (ErrorCode.UNAVAILABLE, "unknown")
@@ -546,8 +546,8 @@ def test_events_survive_a_change_of_codec() -> None:
         VERSION, "a-1", "x.y", RequestPayload("a-1", "x.y", JSON.raw({"file": b"\x00", "big": 2**70}))
     )
     there = transcode(JSON.encode(event), MSGPACK)
-    assert MSGPACK.read(MSGPACK.decode(there).payload.input) == {"file": b"\x00", "big": 2**70}  # type: ignore[union-attr]
-    assert JSON.read(JSON.decode(transcode(there, JSON)).payload.input) == {"file": b"\x00", "big": 2**70}  # type: ignore[union-attr]
+    assert MSGPACK.read(MSGPACK.decode_any(there).payload.input) == {"file": b"\x00", "big": 2**70}  # type: ignore[union-attr]
+    assert JSON.read(JSON.decode_any(transcode(there, JSON)).payload.input) == {"file": b"\x00", "big": 2**70}  # type: ignore[union-attr]
 
 
 async def test_messagepack_is_used_when_requested() -> None:

@@ -182,7 +182,7 @@ class Tampering:
     def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
         if address.startswith("work."):
             start = message.index(b'{"type":')
-            head, event = message[:start], JSON.decode(message[start:])
+            head, event = message[:start], JSON.decode_any(message[start:])
             assert isinstance(event, CallRequested)
             self._change(event)
             message = head + JSON.encode(event)

@@ -39,6 +39,7 @@ from operations.pubsub import link
 from operations.pubsub.link import Link
 from operations.pubsub.memory import MemoryTransport
 from operations.pubsub.websocket_server import serve
+from tests.calls.test_routing import Desk
 from tests.contracts.operations_under_test import Sleeper
 from tests.security.raw_websocket import BINARY, TEXT, RawPeer
 from tests.waiting import until
@@ -553,3 +554,25 @@ async def test_a_call_whose_deadline_passes_in_its_queue_never_runs() -> None:
     assert len(ran) + handler.counters.expired == 200
     assert handler.counters.expired > 0
     await handler.close()
+
+
+async def test_queued_requests_that_take_long_to_forward_are_forwarded_in_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A request of a few kilobytes may take 20 ms to convert for a worker that supports only JSON."""
+    monkeypatch.setattr(router, "TURN_SECONDS", 0.0, raising=False)
+    desk = Desk()
+    desk.hub.router._calls_per_caller = 1
+    payload = {"requestId": "0", "operationId": "shop.echo", "input": {}}
+    for number in range(21):
+        sent = {"v": 1, "type": "call.requested", "id": f"{number}", "to": "shop.echo", "payload": payload}
+        desk.hub.router.receive(msgspec.json.encode(sent), desk.caller)
+    assert (len(desk.forwarded), len(desk.caller.queued)) == (1, 20)
+    desk.hub.router._calls_per_caller = 100
+    desk.hub.router.cancel(next(iter(desk.caller.calls.values())), "enough")
+    forwarded = []
+    while desk.caller.queued:
+        await asyncio.sleep(0)
+        forwarded.append(len(desk.forwarded))
+    assert forwarded == list(range(forwarded[0], forwarded[0] + 20))
+    await desk.handler.close()

@@ -15,12 +15,21 @@ import msgspec
 import pytest
 
 from operations import AccessControl, CallError, ErrorCode, Identity, OperationRegistry, operation
-from operations.calls import CallHandler, PendingRequestMap, codec, from_call, held_requests, replay_protection
+from operations.calls import (
+    CallHandler,
+    PendingRequestMap,
+    announcements,
+    codec,
+    from_call,
+    held_requests,
+    liveness,
+    replay_protection,
+)
 from operations.calls.announcements import WorkerDirectory
 from operations.calls.endpoint import endpoint_of
 from operations.calls.events import AnnouncementPayload, CallRequested, RequestPayload
 from operations.calls.signed_transport import SignedTransport
-from operations.pubsub import Flushes, StoresKeys, Transport
+from operations.pubsub import Flushes, Stores, StoresKeys, Transport
 from operations.pubsub.framing import join
 from operations.pubsub.nats import NatsTransport, connection, parser
 from operations.pubsub.nats import connect as connect_nats
@@ -265,6 +274,108 @@ async def test_signed_requests_take_limited_memory_unless_their_caller_has_right
         await handler.close()
 
 
+MANY = b"[" + b"[]," * 250_000 + b"[]]"
+"""A few hundred kilobytes that take more than 15 MiB of memory when they are decoded."""
+EVENTS = {
+    "worker.announced": b'{"workerId":"m.1.1","generation":1,"operations":[{"many":%b}]}' % MANY,
+    "worker.alive": b'{"workerId":"m.1.1","behind":%b}' % MANY.replace(b"[],", b'"a",').replace(b"[]]", b'"a"]'),
+    "hub.hello": b'{"peer":"m","generation":1,"codecs":%b}' % MANY.replace(b"[],", b'"a",').replace(b"[]]", b'"a"]'),
+    "hub.welcome": b'{"session":"","codecs":[],"heartbeat":1,"maxPayload":1,"identity":{"id":"","claims":{"a":%b}}}'
+    % MANY,
+    "call.requested": b'{"requestId":"m.1-1","operationId":"shop.secret","input":{},"metadata":{"a":%b}}' % MANY,
+}
+
+
+def event(kind: str) -> bytes:
+    return b'{"v":1,"type":"%b","id":"m.1-1","to":"shop.secret","payload":%b}' % (kind.encode(), EVENTS[kind])
+
+
+@pytest.mark.parametrize("kind", EVENTS)
+@pytest.mark.parametrize("place", ["asks", "control", "peer", "workers", "work"])
+async def test_events_are_not_decoded_where_they_are_not_expected(bus: Bus, place: str, kind: str) -> None:
+    """A few megabytes of JSON or MessagePack may contain millions of values."""
+    worker, mallory = await bus(), await bus()
+    handler = CallHandler(OperationRegistry([price, secret]), worker)
+    pending, own = PendingRequestMap(mallory), PendingRequestMap(worker)
+    assert (await pending.call("shop.price", {"item": "tea"}, wait=True)).data == 3
+    assert (await own.call("shop.price", {"item": "tea"})).data == 3  # the worker listens to heartbeats, too
+    address = {"control": "control.shop", "peer": f"peer.{worker.peer}", "work": address_of(worker, "shop.secret")}
+    message = event(kind)
+    tracemalloc.start()
+    mallory.send(address.get(place, place), message)
+    if place == "work":  # requests of one caller arrive in order
+        assert (await pending.call("shop.price", {"item": "tea"})).data == 3
+    else:
+        for address_ in ("asks", "workers"):
+            flushes = mallory.optional(Flushes)
+            if flushes is not None:
+                await flushes.flush()
+            mallory.send(address_, b"{}")
+        await until(lambda: handler.counters.malformed >= 1)
+    assert tracemalloc.get_traced_memory()[1] < 10 << 20
+    tracemalloc.stop()
+    await handler.close()
+
+
+@pytest.mark.parametrize("kind", EVENTS)
+@pytest.mark.parametrize("name", ["redis", "nats"])
+async def test_only_requests_are_decoded_from_a_queue_of_stored_requests(name: str, kind: str) -> None:
+    async with untrusted_bus(name) as bus:
+        worker, mallory = await bus(), await bus()
+        handler = CallHandler(OperationRegistry([order]), worker)
+        pending = PendingRequestMap(mallory)
+        assert (await pending.call("shop.order", {"item": "tea"}, durable=True, wait=True)).data == "tea"
+        stores = mallory.optional(Stores)
+        assert stores is not None
+        before = handler.counters.dead_lettered
+        tracemalloc.start()
+        stores.store("queue.shop", event(kind), key="1", stored=lambda: None, undelivered=lambda reason: None)
+        await until(lambda: handler.counters.dead_lettered > before)
+        assert tracemalloc.get_traced_memory()[1] < 10 << 20
+        tracemalloc.stop()
+        await handler.close()
+
+
+async def test_false_announcements_take_limited_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Redis, any caller can send announcements."""
+    monkeypatch.setattr(announcements, "_MOST_WORKERS", 20)
+    monkeypatch.setattr(announcements, "_MOST_OPERATIONS", 30)
+    monkeypatch.setattr(announcements, "_MOST_BYTES", 40 << 10)
+    monkeypatch.setattr(liveness, "_MOST_NAMES", 20)
+    async with untrusted_bus("memory") as bus:
+        caller, mallory = await bus(), await bus()
+        changes: list[tuple[str, int]] = []
+        directory = WorkerDirectory(endpoint_of(caller), lambda name, specs: changes.append((name, len(specs))))
+        monitor = liveness.liveness_of(endpoint_of(caller))
+
+        def announce(name: str, specs: list[Any], part: int = 0, parts: int = 1, generation: int = 1) -> None:
+            payload = {"workerId": name, "generation": generation, "operations": specs, "part": part, "parts": parts}
+            sent = {"v": 1, "type": "worker.announced", "id": "", "to": "workers", "payload": payload}
+            mallory.send("workers", msgspec.json.encode(sent))
+
+        announce("honest.1", [{"name": "a"}])
+        for number in range(40):
+            announce(f"many.{number}", [{}] * 2)  # up to the limit of operations
+        announce("large.1", [{"description": LONG}])
+        for part in range(100):
+            announce("parts.1", [], part, 1_000)
+        alive = {"workerId": "", "generation": 1, "behind": [f"{number}{LONG[:300]}" for number in range(40)]}
+        for number in range(40):
+            sent = {"v": 1, "type": "worker.alive", "id": "", "to": "workers"}
+            mallory.send("workers", msgspec.json.encode(sent | {"payload": alive | {"workerId": f"{number}"}}))
+        announce("honest.1", [{"name": "a"}, {"name": "b"}], generation=2)
+        announce("honest.1", [{"name": "a"}], generation=3)
+        await until(lambda: changes[-1:] == [("honest.1", 1)] and len(changes) > 2)
+        assert sum(directory._known[name].number for name in directory._known) == directory._count <= 30
+        assert len(directory._silent) == 20
+        assert directory._size < 40 << 10
+        assert len(monitor._seen) == len(monitor._backlog) == 20
+        assert max(map(len, monitor._backlog)) <= 256
+        directory._lost("")
+        assert (directory._count, directory._size, directory._known) == (0, 0, {})
+        directory.close()
+
+
 async def test_parts_of_an_announcement_expire_without_the_rest() -> None:
     async with untrusted_bus("redis") as bus:
         caller, mallory = await bus(), await bus()
@@ -272,7 +383,7 @@ async def test_parts_of_an_announcement_expire_without_the_rest() -> None:
         caller.capabilities = msgspec.structs.replace(caller.capabilities, heartbeat=0.05)  # type: ignore[misc]
         directory = WorkerDirectory(endpoint_of(caller), lambda worker_id, announced: None)
         for number in range(3):
-            payload = AnnouncementPayload(f"mallory.{number}.1", 1, [{}], part=0, parts=1_000)
+            payload = AnnouncementPayload(f"mallory.{number}.1", 1, msgspec.Raw(b"[{}]"), part=0, parts=1_000)
             event = {"v": 1, "type": "worker.announced", "id": "", "to": "workers", "payload": payload}
             mallory.send("workers", msgspec.json.encode(event))
         await until(lambda: len(directory._parts) == 3)

@@ -94,8 +94,8 @@ async def test_a_redis_user_cannot_use_the_control_messages_that_it_receives(ser
 
 
 def test_a_proof_is_for_one_message_of_one_call() -> None:
-    credit = JSON.decode(write_credit("ada-1", JSON, 5, 100, number=3))
-    abort = JSON.decode(write_abort("ada-1", JSON, "enough", with_proof=True))
+    credit = JSON.decode_any(write_credit("ada-1", JSON, 5, 100, number=3))
+    abort = JSON.decode_any(write_abort("ada-1", JSON, "enough", with_proof=True))
     assert isinstance(credit, CallCredit)
     assert isinstance(abort, CallAborted)
     assert credit.id == abort.id == control_id("ada-1")

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
 import pytest
 
-from operations import Identity
+from operations import ErrorCode, Identity
+from operations.calls import PendingRequestMap, streams
 from operations.calls.hub import Hub, server, session
 from operations.calls.hub.session import SlowReaderCheck
 from operations.identity import Principal, StaticTokens
+from operations.pubsub import Arrival
 from operations.pubsub.link import Link
+from operations.pubsub.memory import MemoryTransport
+from operations.testing import error_of
 from tests.security.raw_websocket import RawPeer
 from tests.security.test_refused_before_parsed import NAME, announcement
 from tests.waiting import until
@@ -160,3 +165,36 @@ async def test_a_worker_that_reads_nothing_for_some_seconds_keeps_its_connection
         await asyncio.sleep(0.2)
         assert hub.connected == ["shop"]
         await worker.close()
+
+
+async def collect(stream: AsyncIterator[Any], items: list[Any]) -> None:
+    async for item in stream:
+        items.append(item)
+
+
+@pytest.mark.parametrize(("size", "most"), [(10, streams._MOST_ITEMS), (100_000, streams._MOST_BYTES // 100_000 + 1)])
+async def test_a_worker_that_ignores_credit_does_not_fill_the_memory_of_a_caller(size: int, most: int) -> None:
+    bus = MemoryTransport(direct=False)
+    sent, aborts = 0, list[bytes]()
+
+    def flood(message: bytes, arrival: Arrival) -> None:
+        nonlocal sent
+        request: Any = msgspec.json.decode(message) if message[:1] == b"{" else msgspec.msgpack.decode(message)
+        id = request["id"]
+        for number in range(2 * most):
+            output = {"data": "x" * size, "meta": {"source": "local", "operationId": "shop.watch", "timestamp": 0}}
+            payload = {"requestId": id, "output": output, "sequence": number, "workerId": "w.1"}
+            event = {"v": 1, "type": "call.responded", "id": id, "to": "", "payload": payload}
+            bus.send(f"inbox.{id.rpartition('-')[0]}", msgspec.json.encode(event))
+            sent += 1
+
+    bus.listen("work.shop", flood)
+    bus.listen("peer.w", lambda message, arrival: aborts.append(message))
+    stream = PendingRequestMap(bus.join()).subscribe("shop.watch", {})
+    first = await anext(stream)
+    assert sent == 2 * most, "everything has arrived before the first item is read"
+    items = [first]
+    error = await error_of(collect(stream, items))
+    assert (len(items), error.code) == (most, ErrorCode.UNAVAILABLE)
+    assert "sends more than its credit allows" in error.message
+    await until(lambda: any(b"call.aborted" in message for message in aborts))

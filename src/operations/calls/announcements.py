@@ -7,14 +7,15 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from operations import __version__
 from operations.calls.addresses import ASKS, WORKERS
-from operations.calls.codec import JSON
+from operations.calls.codec import JSON, MSGPACK, UNREADABLE, part_reader
 from operations.calls.endpoint import Endpoint
 from operations.calls.events import (
     MOST_NAMESPACES,
@@ -43,6 +44,13 @@ _ANSWER_SECONDS = 0.05
 """Share of each second that may be spent on announcements to single peers that request one.
 
 When this time is used up, further peers wait until the end of the second. Then one announcement is sent to all peers.
+"""
+_MOST_WORKERS = 10_000
+_MOST_OPERATIONS = 100_000
+_MOST_BYTES = 128 << 20
+"""Limits of the workers that `WorkerDirectory` knows: their number, and their operations and bytes of specs in total.
+
+On Redis, any caller can send announcements.
 """
 OVERHEAD = 1_024
 """Bytes of an announcement's message that are reserved for everything except the specs."""
@@ -217,7 +225,7 @@ class Announcer:
             payload = AnnouncementPayload(
                 self.worker_id,
                 self._generation,
-                part,
+                msgspec.Raw(msgspec.json.encode(part)),
                 self._pool,
                 number,
                 len(parts),
@@ -279,10 +287,33 @@ def split(operations: list[T], size_of: Callable[[T], int], limit: int | None) -
     return parts
 
 
-class WorkerDirectory:
-    """The workers whose announcements this process has received, with their operations."""
+def read_specs(announced: AnnouncementPayload) -> list[dict[str, Any]]:
+    """Decode the specs of an announcement; raise an exception of `UNREADABLE` if they cannot be decoded."""
+    encoded = bytes(announced.operations)
+    return _read_specs(announced.operations, JSON if encoded[:1] == b"[" else MSGPACK)
 
-    def __init__(self, endpoint: Endpoint, changed: Callable[[str, AnnouncementPayload | None], None]) -> None:
+
+_read_specs = part_reader(list[dict[str, Any]])
+
+
+class _KnownWorker(NamedTuple):
+    """What `WorkerDirectory` keeps of an announcement."""
+
+    generation: int
+    digest: bytes
+    """A hash of the specs."""
+    number: int
+    size: int
+    """Number and bytes of the specs."""
+
+
+_UNKNOWN = _KnownWorker(-1, b"", 0, 0)
+
+
+class WorkerDirectory:
+    """The workers whose announcements this process has received; `changed` is called with the specs of a worker."""
+
+    def __init__(self, endpoint: Endpoint, changed: Callable[[str, Sequence[dict[str, Any]]], None]) -> None:
         self._endpoint = endpoint
         self._changed = changed
         self._silent: dict[str, int] = {}
@@ -290,8 +321,11 @@ class WorkerDirectory:
 
         Seconds would also count the time in which this process was stopped or busy and read no messages.
         """
-        self._known: dict[str, AnnouncementPayload] = {}
-        self._parts: dict[str, list[AnnouncementPayload]] = {}
+        self._known: dict[str, _KnownWorker] = {}
+        self._parts: dict[str, tuple[list[AnnouncementPayload], int]] = {}
+        """The parts of incomplete announcements, and their size."""
+        self._count = self._size = 0
+        """Number and bytes of the specs of all known workers; the bytes of incomplete announcements count as well."""
         self._stop_listening = endpoint.listen(WORKERS)
         self._unwatch = endpoint.transport.watch(self.ask, self._lost)
         self._timer: asyncio.TimerHandle | None = None
@@ -314,51 +348,88 @@ class WorkerDirectory:
 
     def _notice(self, event: Event) -> None:
         if isinstance(event, WorkerAnnounced):
-            announced = self._join(event.payload)
-            if announced is not None:
-                self._announced(announced)
+            parts = self._join(event.payload)
+            if parts:
+                self._announced(event.payload, parts)
         elif isinstance(event, WorkerAlive):
-            if event.payload.leaving:
+            if event.payload.leaving or not self._hear(event.payload.worker_id):
                 return
-            self._silent[event.payload.worker_id] = 0
             known = self._known.get(event.payload.worker_id)
             if known is None or known.generation < event.payload.generation:
                 self.ask()
         elif isinstance(event, WorkerGone):
             self._remove(event.payload.worker_id)
 
-    def _join(self, announced: AnnouncementPayload) -> AnnouncementPayload | None:
-        """Return the whole announcement if `announced` is its last part, otherwise None; the parts arrive in order."""
-        if announced.parts <= 1:
-            return announced
-        parts = self._parts.pop(announced.worker_id, [])
-        self._silent[announced.worker_id] = 0  # incomplete announcements expire
-        if announced.part != len(parts) or any(part.generation != announced.generation for part in parts):
-            parts = []
-        if announced.part == len(parts):
-            parts.append(announced)
-            if len(parts) < announced.parts:
-                self._parts[announced.worker_id] = parts
-                return None
-            operations = [operation for part in parts for operation in part.operations]
-            return msgspec.structs.replace(announced, operations=operations, part=0, parts=1)
-        return None
+    def _hear(self, worker_id: str) -> bool:
+        """Note that a worker is alive; return False, and forget the message, if there are too many workers."""
+        if worker_id not in self._silent and len(self._silent) >= _MOST_WORKERS:
+            self._endpoint.counters.rejected += 1
+            return False
+        self._silent[worker_id] = 0
+        return True
 
-    def _announced(self, announced: AnnouncementPayload) -> None:
-        known = self._known.get(announced.worker_id)
-        if known is not None and announced.generation < known.generation:
+    def _join(self, announced: AnnouncementPayload) -> Sequence[AnnouncementPayload]:
+        """Return the parts of an announcement if `announced` is the last one, else nothing; they arrive in order."""
+        if announced.parts <= 1:
+            return (announced,)
+        if not self._hear(announced.worker_id):  # incomplete announcements expire
+            return ()
+        parts, size = self._take_parts(announced.worker_id)
+        if announced.part != len(parts) or (parts and parts[0].generation != announced.generation):
+            parts, size = [], 0
+        if announced.part != len(parts):
+            return ()
+        parts.append(announced)
+        if len(parts) == announced.parts:
+            return parts
+        size += memoryview(announced.operations).nbytes + OVERHEAD
+        if self._size + size > _MOST_BYTES:
+            self._endpoint.counters.rejected += 1
+            return ()
+        self._parts[announced.worker_id] = parts, size
+        self._size += size
+        return ()
+
+    def _take_parts(self, worker_id: str) -> tuple[list[AnnouncementPayload], int]:
+        """Remove and return the parts of an incomplete announcement, and their size."""
+        parts, size = self._parts.pop(worker_id, ([], 0))
+        self._size -= size
+        return parts, size
+
+    def _announced(self, announced: AnnouncementPayload, parts: Sequence[AnnouncementPayload]) -> None:
+        worker_id, generation = announced.worker_id, announced.generation
+        known = self._known.get(worker_id, _UNKNOWN)
+        if generation < known.generation:
             self._endpoint.counters.dropped += 1
             return
-        self._silent[announced.worker_id] = 0
-        self._known[announced.worker_id] = announced
-        if known is None or msgspec.structs.replace(known, generation=announced.generation) != announced:
-            self._changed(announced.worker_id, announced)
+        if not self._hear(worker_id):
+            return
+        size = sum(memoryview(part.operations).nbytes for part in parts)
+        digest = blake2b(b"".join(bytes(part.operations) for part in parts), digest_size=16).digest()
+        if digest == known.digest:
+            self._known[worker_id] = known._replace(generation=generation)
+            return
+        try:
+            specs = [spec for part in parts for spec in read_specs(part)]
+        except UNREADABLE:
+            self._endpoint.counters.malformed += 1
+            return
+        count, total = self._count + len(specs) - known.number, self._size + size - known.size
+        if count > _MOST_OPERATIONS or total > _MOST_BYTES:
+            self._endpoint.counters.rejected += 1
+            return
+        self._known[worker_id] = _KnownWorker(generation, digest, len(specs), size)
+        self._count, self._size = count, total
+        self._changed(worker_id, specs)
 
     def _remove(self, worker_id: str) -> None:
         self._silent.pop(worker_id, None)
-        self._parts.pop(worker_id, None)
-        if self._known.pop(worker_id, None) is not None:
-            self._changed(worker_id, None)
+        self._take_parts(worker_id)
+        known = self._known.pop(worker_id, None)
+        if known is not None:
+            self._count -= known.number
+            self._size -= known.size
+            self._changed(worker_id, ())
 
     def _lost(self, reason: str) -> None:
         for worker_id in list(self._known):

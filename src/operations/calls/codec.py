@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeVar, Union
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -21,6 +21,8 @@ from operations.calls.events import (
     EventOutline,
     RequestPayload,
     ResponsePayload,
+    WorkerAnnounced,
+    WorkerRegistered,
 )
 from operations.context import Identity
 from operations.envelope import LocalResponseMeta, ResponseEnvelope
@@ -89,7 +91,8 @@ PLAIN_RESPONSE, PLAIN_REQUEST, LARGE_REQUEST = _PlainCallResponded, _PlainCallRe
 Most responses have the first type, and most requests the second: the value in the event is decoded together with the
 event. Large requests have the third type.
 """
-_LARGE_EVENTS = (_LargeCallRequested, *(kind for kind in Event.__args__ if kind is not CallRequested))
+_LargeEvent = _LargeCallRequested | CallResponded | CallFailed | WorkerAnnounced | WorkerRegistered
+"""The events that may be large. Others are not decoded above `LARGE_MESSAGE`: they may contain millions of values."""
 _MARKER, _ESCAPE = JSON_MARKERS
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError)
 """The exceptions that decoding a message may raise."""
@@ -121,8 +124,9 @@ class Codec:
         self.decode_outline: Callable[[bytes], EventOutline] = codec.Decoder(EventOutline, **options).decode
         self._decode_identity: Callable[[bytes], Identity | None] = codec.Decoder(Identity | None, **options).decode
         self.decode_any: Callable[[bytes], Event] = codec.Decoder(Event, **options).decode
-        large_event: Any = Union[_LARGE_EVENTS]  # noqa: UP007  # the types are in a variable
-        self._decode_large: Callable[[bytes], Event] = codec.Decoder(large_event, **options).decode
+        self._decode_large: Callable[[bytes], Event] = codec.Decoder(_LargeEvent, **options).decode
+        self._decode_large_request: Callable[[bytes], Event] = codec.Decoder(_LargeCallRequested, **options).decode
+        self._decode_other_request: Callable[[bytes], Event] = codec.Decoder(CallRequested, **options).decode
         self._decode_metadata: Callable[[bytes], Any] = codec.Decoder(dict[str, Any] | None, **options).decode
         self._decode_plain: Callable[[bytes], Event] = codec.Decoder(_PlainEvent, **options).decode
         self.decode_plain: Callable[[bytes], Event] = self._decode_plain if has_marks is None else self._decode_unmarked
@@ -134,22 +138,21 @@ class Codec:
         self._has_marks = has_marks
         self._check_values = check_values
 
-    def decode(self, message: bytes) -> Event:
-        """Decode a message; the event's input or output may be decoded already, or be `msgspec.Raw`."""
+    def decode_request(self, message: bytes) -> Event:
+        """Decode a request; its input may be decoded already, or be `msgspec.Raw`."""
         if len(message) > LARGE_MESSAGE:
-            return self.decode_large(message)
+            return self.decode_large(message, only_requests=True)
         try:
             return self.decode_plain(message)
         except UNREADABLE:
-            # An event of another type, a response whose envelope is not local, or not an event.
-            return self.decode_any(message)
+            return self._decode_other_request(message)
 
-    def decode_large(self, message: bytes) -> Event:
-        """Decode a large message, except its input or output.
+    def decode_large(self, message: bytes, *, only_requests: bool = False) -> Event:
+        """Decode a large message, except its input or output; only events of `_LargeEvent` may be large.
 
         Raise ValueError if the metadata and identity of a request have more than `LARGE_MESSAGE` bytes.
         """
-        event = self._decode_large(message)
+        event = self._decode_large_request(message) if only_requests else self._decode_large(message)
         if type(event) is _LargeCallRequested:
             payload = event.payload
             if memoryview(payload.metadata).nbytes + memoryview(payload.identity).nbytes > LARGE_MESSAGE:
@@ -282,7 +285,7 @@ def codec_of(message: bytes) -> Codec:
     return CODEC_OF[message[0]] if message else MSGPACK
 
 
-def part_reader(kind: type[T]) -> Callable[[msgspec.Raw, Codec], T]:
+def part_reader(kind: type[T]) -> Callable[[msgspec.Raw | bytes, Codec], T]:
     """Return a function that decodes a part of an event as `kind`, and which may raise an exception of `UNREADABLE`."""
     decode = {
         JSON.name: msgspec.json.Decoder(kind).decode,

@@ -7,7 +7,7 @@ import functools
 import logging
 from collections.abc import Callable, Coroutine
 from math import isfinite
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 from operations.calls.addresses import ASKS, WORKERS, namespace_of, operation_address, work_address
 from operations.calls.codec import (
@@ -21,6 +21,7 @@ from operations.calls.codec import (
     Codec,
     codec_of,
     error_event,
+    part_reader,
     read_error,
 )
 from operations.calls.control_messages import has_valid_proof, write_abort
@@ -64,16 +65,28 @@ _RESPONSES: frozenset[type[Event]] = frozenset({CallResponded, PLAIN_RESPONSE})
 _EXPECTED: dict[str, frozenset[type[Event]]] = {
     "inbox": _RESPONSES | {CallCompleted, CallFailed, CallAccepted, CallProgress, CallAborted, WorkerAnnounced},
     "work": _REQUESTS,
-    "control": frozenset({CallAborted, CallCredit}),
-    "peer": frozenset({CallAborted, CallCredit}),
-    WORKERS: frozenset({WorkerAlive, WorkerAnnounced, WorkerGone}),
-    ASKS: frozenset({WorkerAsked}),
 }
-"""The types of events that are accepted at each kind of address.
+"""The types of events that are accepted at the addresses of requests and responses.
 
 Other types are rejected, because a broker grants permissions by address: a peer that may send only to the addresses of
 responses must not be able to send a request there.
 """
+_ReadNotice = Callable[[bytes, Codec], Event]
+_read_control: _ReadNotice = part_reader(cast("type[Event]", CallAborted | CallCredit))
+_NOTICES: dict[str, tuple[_ReadNotice, frozenset[str]]] = {
+    "control": (_read_control, frozenset({"call.aborted", "call.credit"})),
+    "peer": (_read_control, frozenset({"call.aborted", "call.credit"})),
+    WORKERS: (
+        part_reader(cast("type[Event]", WorkerAlive | WorkerAnnounced | WorkerGone)),
+        frozenset({"worker.alive", "worker.announced", "worker.gone"}),
+    ),
+    ASKS: (part_reader(WorkerAsked), frozenset({"worker.asked"})),
+}
+"""The decoders and the types of events for the other kinds of addresses.
+
+Events of other types are not decoded: on Redis, any caller can send any message to these addresses.
+"""
+_read_announced: _ReadNotice = part_reader(WorkerAnnounced)
 
 
 class PendingRequest(Protocol):
@@ -216,7 +229,32 @@ class Endpoint:
         # A hub uses no addresses: it checks which events each peer may send.
         if self.via_hub:
             return self.receive
-        return functools.partial(self.receive, expected=_EXPECTED[address.partition(".")[0]])
+        kind = address.partition(".")[0]
+        if kind in _NOTICES:
+            return functools.partial(self._receive_notice, kind=kind)
+        return functools.partial(self.receive, expected=_EXPECTED[kind])
+
+    def _receive_notice(self, message: bytes, arrival: Arrival, kind: str) -> None:
+        """Decode a control message, or a message about workers, and handle it; never raise, for any bytes.
+
+        Of these, only announcements may be large.
+        """
+        codec, (read, types) = codec_of(message), _NOTICES[kind]
+        if len(message) > LARGE_MESSAGE:
+            if kind != WORKERS:
+                self.counters.malformed += 1
+                return
+            read = _read_announced
+        try:
+            event = read(message, codec)
+        except UNREADABLE:
+            self._note_unexpected_notice(codec, message, types)
+            return
+        try:
+            self._dispatch(event, codec)
+        except Exception:  # noqa: BLE001  # one message must not stop the reader
+            self.counters.malformed += 1
+            _log.exception("a message could not be handled")
 
     def receive(self, message: bytes, arrival: Arrival, expected: frozenset[type[Event]] | None = None) -> None:
         """Decode a message and pass it to the call or handler that it belongs to; never raise, for any bytes."""
@@ -224,9 +262,12 @@ class Endpoint:
             codec = CODEC_OF[message[0]] if message else MSGPACK
             try:
                 # The input of a large request is decoded after its caller's rights are checked.
-                event = codec.decode_plain(message) if len(message) <= LARGE_MESSAGE else codec.decode_large(message)
-            except UNREADABLE:  # usually an event of another type, sometimes not an event
-                other = self._decode_other(codec, message, arrival)
+                if len(message) <= LARGE_MESSAGE:
+                    event = codec.decode_plain(message)
+                else:
+                    event = codec.decode_large(message, only_requests=expected is _REQUESTS)
+            except UNREADABLE as error:  # usually an event of another type, sometimes not an event
+                other = self._decode_other(codec, message, error, arrival)
                 if other is None:
                     return
                 event = other
@@ -245,6 +286,20 @@ class Endpoint:
             self.counters.malformed += 1
             _log.exception("a message could not be handled")
 
+    def _note_unexpected_notice(self, codec: Codec, message: bytes, types: frozenset[str]) -> None:
+        """Count a message that is not one of the events of its address."""
+        try:
+            kind = codec.decode_outline(message).type
+        except UNREADABLE:
+            self.counters.malformed += 1
+            return
+        if kind in types:
+            self.counters.malformed += 1
+        elif kind in EVENT_TYPES:
+            self.counters.foreign += 1
+        else:
+            self.counters.dropped += 1
+
     def _accept(self, header: EventHeader, codec: Codec, arrival: Arrival) -> None:
         """Handle a request whose header the router of this process has decoded; never raise."""
         try:
@@ -259,12 +314,14 @@ class Endpoint:
             self.counters.malformed += 1
             _log.exception("a message could not be handled")
 
-    def _decode_other(self, codec: Codec, message: bytes, arrival: Arrival) -> Event | None:
-        try:
-            return codec.decode_any(message) if len(message) <= LARGE_MESSAGE else codec.decode_large(message)
-        except UNREADABLE as error:
-            self.note_unreadable(codec, message, error, arrival)
-            return None
+    def _decode_other(self, codec: Codec, message: bytes, problem: Exception, arrival: Arrival) -> Event | None:
+        if len(message) <= LARGE_MESSAGE:
+            try:
+                return codec.decode_any(message)
+            except UNREADABLE as error:
+                problem = error
+        self.note_unreadable(codec, message, problem, arrival)
+        return None
 
     def is_answerable(self, request_id: str, arrival: Arrival) -> bool:
         """Return whether the response to a request goes to the peer that sent it; True if the sender is unknown.

@@ -130,7 +130,8 @@ class AnnouncementPayload(msgspec.Struct, rename="camel", omit_defaults=True):
 
     worker_id: _Id
     generation: int
-    operations: list[dict[str, Any]]
+    operations: msgspec.Raw
+    """The specs, encoded; only peers that import operations decode them (see `announcements.read_specs`)."""
     pool: bool = False
     part: int = 0
     parts: int = 1

@@ -15,6 +15,9 @@ LOST_AFTER = 3
 """Number of missing heartbeats after which a worker counts as lost."""
 _ALIVE_WITHIN = 1.5
 """A repeated request is sent directly to workers whose last message arrived within this many heartbeat intervals."""
+_LONGEST_NAME = 256
+_MOST_NAMES = 10_000
+"""Longest name of a namespace that is kept, and largest number of workers and of namespaces that are kept."""
 
 
 class LivenessMonitor:
@@ -51,9 +54,11 @@ class LivenessMonitor:
     def _notice(self, event: Event) -> None:
         if isinstance(event, (WorkerAlive, WorkerAnnounced, WorkerGone)):
             # A worker that leaves finishes its calls and keeps sending heartbeats.
-            now = self._seen[event.payload.worker_id] = asyncio.get_running_loop().time()
+            now = asyncio.get_running_loop().time()
+            _note(self._seen, event.payload.worker_id, now)
             if isinstance(event, WorkerAlive):
-                self._backlog.update(dict.fromkeys(event.payload.behind, now))
+                for namespace in event.payload.behind:
+                    _note(self._backlog, namespace[:_LONGEST_NAME], now)
 
     def live_peers(self) -> list[str]:
         """Return the peers whose workers sent a message within `_ALIVE_WITHIN` heartbeat intervals, in random order."""
@@ -89,6 +94,12 @@ class LivenessMonitor:
     def _last_backlog(self, pending: PendingRequest) -> float | None:
         """Return when a worker last reported a backlog in the call's namespace, or None."""
         return self._backlog.get(pending.operation_id.rpartition(".")[0])
+
+
+def _note(table: dict[str, float], name: str, now: float) -> None:
+    """Note a time for a name, unless the table is full: on Redis, any caller can send heartbeats under any name."""
+    if name in table or len(table) < _MOST_NAMES:
+        table[name] = now
 
 
 def liveness_of(endpoint: Endpoint) -> LivenessMonitor:

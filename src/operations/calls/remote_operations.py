@@ -10,7 +10,6 @@ from typing import Any
 from operations.calls.announcements import WorkerDirectory
 from operations.calls.caller import PendingRequestMap
 from operations.calls.endpoint import endpoint_of
-from operations.calls.events import AnnouncementPayload
 from operations.context import OperationContext
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
@@ -89,9 +88,9 @@ class RemoteOperations:
     ) -> None:
         await self.close()
 
-    def _changed(self, worker_id: str, announced: AnnouncementPayload | None) -> None:
+    def _changed(self, worker_id: str, specs: Iterable[dict[str, Any]]) -> None:
         before = self._offered.pop(worker_id, {})
-        after = {} if announced is None else self._read(announced)
+        after = self._read(specs)
         if after:
             self._offered[worker_id] = after
         for operation_id in before.keys() | after.keys():
@@ -99,8 +98,8 @@ class RemoteOperations:
         self._next_change.set()
         self._next_change = asyncio.Event()
 
-    def _read(self, announced: AnnouncementPayload) -> dict[str, Operation[Any]]:
-        operations = (self._read_one(data) for data in announced.operations)
+    def _read(self, specs: Iterable[dict[str, Any]]) -> dict[str, Operation[Any]]:
+        operations = (self._read_one(data) for data in specs)
         return {operation.id: operation for operation in operations if operation is not None}
 
     def _read_one(self, data: dict[str, Any]) -> Operation[Any] | None:

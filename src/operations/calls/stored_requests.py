@@ -194,7 +194,7 @@ class StoredRequests:
             return
         codec = codec_of(message)
         try:
-            event = codec.decode(message)
+            event = codec.decode_request(message)
         except UNREADABLE as error:
             self._endpoint.note_unreadable(codec, message, error, arrival)
             self._move_to_dead_letters(delivery, "the message cannot be decoded")
@@ -256,7 +256,7 @@ class StoredRequests:
         reason = "the request is signed, and the worker could not verify the signature"
         signed, event = split(message), None
         with contextlib.suppress(*UNREADABLE):
-            event = None if signed is None else codec_of(signed.request).decode(signed.request)
+            event = None if signed is None else codec_of(signed.request).decode_request(signed.request)
         if isinstance(event, CallRequested) and job_of(event, delivery) is not None:
             self._dead_letter(event, codec_of(message), delivery, CallError(ErrorCode.ACCESS_DENIED, reason))
         else:

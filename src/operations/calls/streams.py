@@ -23,6 +23,9 @@ from operations.failures import timed_out, unavailable
 WINDOW_ITEMS = 256
 WINDOW_BYTES = 1 << 20
 """Credit of a worker at the start of a stream, in items (`WINDOW_ITEMS`) and in bytes; its credit is never larger."""
+_MOST_ITEMS = 4 * WINDOW_ITEMS
+_MOST_BYTES = 4 * WINDOW_BYTES
+"""Unread items and bytes beyond which the caller ends a stream: its worker sends more than its credit allows."""
 LEASE_SECONDS = 30.0
 """A worker ends a stream after a period of this many seconds without a message from the stream's caller."""
 
@@ -78,6 +81,7 @@ class StreamReader:
         self.operation_id = operation_id
         self._codec = codec
         self._items: deque[tuple[CallResponded, Codec, int]] = deque()
+        self._unread_bytes = 0
         self._expected = 0
         self._read_items = 0
         self._read_bytes = 0
@@ -123,6 +127,7 @@ class StreamReader:
             finally:
                 self._wake = None
         event, codec, size = self._items.popleft()
+        self._unread_bytes -= size
         self._grant(size)
         return codec.read_envelope(event.payload.output)
 
@@ -137,9 +142,15 @@ class StreamReader:
         if sequence != self._expected:
             self._break(sequence)
             return
+        if len(self._items) >= _MOST_ITEMS or self._unread_bytes > _MOST_BYTES:
+            self._abort_worker("the worker sends more than its credit allows")
+            message = f"{self.operation_id}: the worker of the stream sends more than its credit allows"
+            self._finish(CallError(ErrorCode.UNAVAILABLE, message, {"executed": "unknown"}))
+            return
         self._expected += 1
         self.since = self._time()
         self._items.append((event, codec, size))
+        self._unread_bytes += size
         self._wake_consumer()
 
     def completed(self, event: CallCompleted) -> None:

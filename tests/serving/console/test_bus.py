@@ -8,6 +8,7 @@ import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from operations import Identity, OperationRegistry, __version__, operation
@@ -128,7 +129,7 @@ async def test_announcements_of_a_peer_are_bounded(place: Place) -> None:
         workers = BusWorkers(remote._endpoint)
         for number in range(1_500):
             worker_id = f"peer.{number}"
-            specs = [{"namespace": "x" * 500, "name": "y" * 500}]
+            specs = msgspec.Raw(msgspec.json.encode([{"namespace": "x" * 500, "name": "y" * 500}]))
             payload = AnnouncementPayload(
                 worker_id, 1, specs, slots=1 << 60, host="<b>" * 500, pid=1, version="v" * 500
             )

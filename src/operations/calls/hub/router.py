@@ -31,6 +31,7 @@ from operations.context import Identity
 from operations.errors import CallError, ErrorCode
 from operations.failures import aborted, not_converted, timed_out, too_large, unavailable, unreadable
 from operations.identity.grants import CLOSING_SECONDS
+from operations.pubsub.link import TURN_SECONDS
 from operations.recent import Recent
 from operations.telemetry.counters import Counters
 from operations.wire import LARGE_MESSAGE
@@ -212,18 +213,20 @@ class Router:
 
     def _forward_queued(self, queue: CallerQueue) -> None:
         """Forward as many queued requests as the limits of the caller allow, in small groups."""
+        end = perf_counter() + TURN_SECONDS  # a request may take 20 ms to convert for its worker
         for _ in range(_QUEUED_PER_TURN):
             if not queue.requests:
-                break
+                queue.is_forwarding = False
+                return
             session, request_id = next(iter(queue.requests))
             if self._is_full(queue, session):
                 self._schedule_unblocking(queue)
-                break
+                queue.is_forwarding = False
+                return
             self._forward(session, *queue.remove(session, request_id))
-        else:
-            asyncio.get_running_loop().call_soon(self._forward_queued, queue)
-            return
-        queue.is_forwarding = False
+            if perf_counter() > end:
+                break
+        asyncio.get_running_loop().call_soon(self._forward_queued, queue)
 
     def _schedule_unblocking(self, queue: CallerQueue) -> None:
         """Forward queued requests after `CONFIRM_SECONDS`, even if no worker confirms the requests that were sent."""

@@ -388,7 +388,7 @@ def _read_hello(message: bytes) -> HelloPayload | None:
     if len(message) > _HELLO_BYTES:
         return None
     try:
-        event = codec_of(message).decode(message)
+        event = codec_of(message).decode_any(message)
     except UNREADABLE:
         return None
     return event.payload if isinstance(event, HubHello) else None

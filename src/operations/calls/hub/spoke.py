@@ -184,7 +184,7 @@ class Spoke(ReconnectingTransport):
 
     def _read_welcome(self, message: bytes) -> None:
         try:
-            event = codec_of(message).decode(message)
+            event = codec_of(message).decode_any(message)
         except UNREADABLE:
             return
         if isinstance(event, HubWelcome) and self._welcomed is not None:

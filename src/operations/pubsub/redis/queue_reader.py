@@ -13,7 +13,7 @@ from operations.pubsub.framing import QUICK_SECONDS, split
 from operations.pubsub.redis.connection import RedisConnection, Reply, ReplyError, Script, is_refusal, pack
 from operations.pubsub.redis.connection_epoch import ConnectionEpoch, RedisBus
 
-_MOST_AT_ONCE = 64
+_MOST_AT_ONCE = 16
 _MOST_AMONG_OTHERS = 8
 """Largest number of queue elements per command: `_MOST_AT_ONCE` for the only worker, else `_MOST_AMONG_OTHERS`."""
 _BATCH_SECONDS = 0.002

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from operations.calls.addresses import ASKS, WORKERS
-from operations.calls.codec import JSON
+from operations.calls.announcements import read_specs
+from operations.calls.codec import JSON, UNREADABLE
 from operations.calls.endpoint import Endpoint
 from operations.calls.events import (
     VERSION,
@@ -130,7 +131,11 @@ class BusWorkers:
         known = self._find(payload.worker_id)
         if known is None or payload.generation < known.generation:
             return
-        ids = [_id_of(operation) for operation in payload.operations[:_MOST_OPERATIONS]]
+        try:
+            specs = read_specs(payload)
+        except UNREADABLE:
+            return
+        ids = [_id_of(operation) for operation in specs[:_MOST_OPERATIONS]]
         if not known.name:
             self._name(known, ids, payload.host)
         kept = known.operations if payload.part > 0 and payload.generation == known.generation else frozenset[str]()
