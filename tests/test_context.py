@@ -1,9 +1,12 @@
 import os
+from types import MappingProxyType
+from typing import Any
 
 import pytest
 
-from operations import CallError, Identity, OperationContext
+from operations import CallError, Identity, OperationContext, OperationRegistry
 from operations.context import NO_ENV, new_request_id
+from operations.testing import error_of, stub_operation
 
 
 def test_request_ids_never_repeat() -> None:
@@ -64,3 +67,13 @@ def test_resources_of_an_identity_are_a_mapping() -> None:
 async def test_a_nested_call_needs_a_function() -> None:
     with pytest.raises(CallError, match=r"context\.call\(\) takes a function with @operation, not str"):
         await OperationContext().call("shop.quote")  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("metadata", [5, None, ["trace"]])
+async def test_metadata_is_a_mapping(metadata: Any) -> None:
+    registry = OperationRegistry([stub_operation("a.b", returns=1)])
+    error = await error_of(registry.execute("a.b", {}, OperationContext(metadata=metadata)))
+    kind = type(metadata).__name__
+    assert str(error) == f"VALIDATION_ERROR: invalid metadata of a context: expected a mapping, not {kind}"
+    given = OperationContext(metadata=MappingProxyType({"trace": 1}))
+    assert (await registry.execute("a.b", {}, given)).data == 1

@@ -335,12 +335,15 @@ def limit_context(context: object, timeout: object) -> OperationContext:
 
 
 def require_context(context: object) -> OperationContext:
-    """Return `context` if it is an OperationContext with a valid identity; otherwise raise `VALIDATION_ERROR`."""
+    """Return `context` if it is an OperationContext with valid fields; otherwise raise `VALIDATION_ERROR`."""
     if not isinstance(context, OperationContext):
         message = f"invalid context {context!r:.80}: expected an OperationContext(…)"
         raise CallError(ErrorCode.VALIDATION_ERROR, message)
     if context.identity is not None:
         check_identity(context.identity)
+    if type(context.metadata) is not dict and not isinstance(context.metadata, Mapping):
+        message = f"invalid metadata of a context: expected a mapping, not {type(context.metadata).__name__}"
+        raise CallError(ErrorCode.VALIDATION_ERROR, message)
     return context
 
 

@@ -26,6 +26,8 @@ class Selection:
         self._allow = _strings("allow", allow)
         self._deny = _strings("deny", deny)
         self._tags = frozenset(_strings("tags", tags))
+        if not isinstance(read_only, bool):
+            raise ValueError(f"invalid read_only {read_only!r}: expected True or False")
         self._read_only = read_only
 
     def includes(self, operation: Operation[Any]) -> bool:

@@ -481,3 +481,9 @@ def test_calls_of_a_set_with_an_identity_never_use_the_programs_trust() -> None:
 async def _denied(tools: Any) -> CallError | None:
     found: CallError | None = (await tools.call("shop_nested")).error
     return found
+
+
+@pytest.mark.parametrize("given", [-1, "many", True, 2.5])
+def test_an_invalid_length_of_results_is_refused(given: Any) -> None:
+    with pytest.raises(ValueError, match=r"max_characters is .*: expected a whole number of at least 0"):
+        OperationRegistry([quote]).tools(max_characters=given)

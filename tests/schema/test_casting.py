@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from operations.schema import Policy, from_schema
+from operations import CallError, ErrorCode
+from operations.schema import Policy, Schema, from_schema
 
-USER = {
+USER: dict[str, Any] = {
     "type": "object",
     "properties": {
         "id": {"type": "integer"},
@@ -19,6 +20,28 @@ USER = {
     },
     "required": ["id", "name"],
 }
+
+
+def schemas() -> dict[str, Schema]:
+    """Schemas that are cast in different ways."""
+    recursive = {**USER, "properties": {**USER["properties"], "friend": {"$ref": "#"}}}
+    warm = from_schema(USER)
+    for number in range(200):
+        warm.cast({"id": str(number), "name": "a"})
+    return {"new": from_schema(USER), "warm": warm, "recursive": from_schema(recursive)}
+
+
+@pytest.mark.parametrize("kind", ["new", "warm", "recursive"])
+def test_an_unknown_policy_is_refused(kind: str) -> None:
+    schema, unknown, value = schemas()[kind], "zz", {"id": "1", "name": "a"}
+    for _ in range(2):
+        for call in (schema.cast, schema.normalise):
+            with pytest.raises(
+                CallError, match="invalid policy 'zz': expected one of cast, total, strict, off"
+            ) as raised:
+                call(value, unknown)  # type: ignore[arg-type]
+            assert raised.value.code is ErrorCode.VALIDATION_ERROR
+        assert schema.cast(value) == {"id": 1, "name": "a", "role": "guest"}
 
 
 def test_a_clean_value_is_returned_itself() -> None:

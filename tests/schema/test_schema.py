@@ -48,6 +48,10 @@ def test_unknown_accepts_anything_and_casts_nothing() -> None:
     assert UNKNOWN.check(value)
     assert UNKNOWN.cast(value) is value
     assert UNKNOWN.normalise(value, "total") == (value, ())
+    for foreign in (object(), {1, 2}, value["a"]):
+        assert UNKNOWN.check(foreign)
+        assert from_schema({"description": "anything"}).check(foreign)
+        assert UNKNOWN.errors(foreign) == []
 
 
 @pytest.mark.parametrize("document", [True, {}, {"title": "x"}, {"description": "d", "default": 1}, {"x-a": {"b": 1}}])

@@ -237,6 +237,11 @@ def test_a_string_instead_of_a_list_is_refused(shop: Shop, name: str) -> None:
         app(shop.registry, **settings)
 
 
+def test_a_string_instead_of_a_flag_is_refused(shop: Shop) -> None:
+    with pytest.raises(ValueError, match="invalid read_only 'x': expected True or False"):
+        app(shop.registry, read_only="x")  # type: ignore[arg-type]
+
+
 def test_an_anonymous_caller_of_another_type_is_refused(shop: Shop) -> None:
     with pytest.raises(CallError, match=r"expected an Identity\(…\)"):
         app(shop.registry, anonymous={"id": "guest"})

@@ -22,7 +22,7 @@ from operations.exports.results import Redaction, Rendering, ToolResult
 from operations.exports.schema_fitting import fit_schema
 from operations.exports.schema_subsets import ANTHROPIC_STRICT, GEMINI, OPENAI_STRICT, PLAIN, Subset
 from operations.interceptors import Approval
-from operations.pubsub.limits import check_seconds
+from operations.pubsub.limits import check_counts, check_seconds
 from operations.selection import Selection
 from operations.spec import Operation, OperationSpec, OperationType
 
@@ -134,6 +134,7 @@ class ToolSet:
             check_identity(identity)
         if self.timeout is not None:
             check_seconds(timeout=self.timeout)
+        check_counts(max_characters=self.rendering.max_characters, least=0)
         self._dispatcher = None if identity is None else Dispatcher(registry)
         self._generation = -1
         self._tools: dict[str, ModelTool] = {}

@@ -100,7 +100,10 @@ class Schema:
         return self._explainer.hidden(value).redacted(value, ())
 
     def cast(self, value: Any, policy: Policy = "cast") -> Any:
-        """Return `value` normalised by `policy`; `strict` raises a `VALIDATION_ERROR` with every problem."""
+        """Return `value` normalised by `policy`; `strict` raises a `VALIDATION_ERROR` with every problem.
+
+        A value that every policy returns unchanged is returned without a check of `policy`.
+        """
         return self._casts[1](value, policy)
 
     def normalise(self, value: Any, policy: Policy = "cast") -> tuple[Any, Sequence[Problem]]:
@@ -326,6 +329,8 @@ class Schema:
     @shared_attribute
     def _native_check(self) -> Callable[[Any], bool]:
         """The check for values whose depth is known to be bounded."""
+        if self.is_unknown and self._conversion.exact:
+            return _accept  # also of values that are not JSON, which the native engine refuses
         if not self._affordable:
             # Only the converted document can be evaluated; if it is not exact, no value is accepted.
             return self._evaluator.check if self._conversion.exact else _refuse

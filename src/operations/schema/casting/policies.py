@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from operations.errors import CallError, ErrorCode
 from operations.schema.budget import TOO_MUCH_WORK, Budget, ExhaustedError
 from operations.schema.cached_attribute import cached_attribute
 from operations.schema.casting.closed_form import Closer
@@ -25,6 +26,7 @@ from operations.schema.dialects.literals import same
 from operations.schema.dialects.traversal import Definition, definitions_of, native_form
 from operations.schema.problems import Problem, validation_error
 
+_NORMALISING = ("cast", "total", "strict")
 _ROUNDS = 4
 _MAX_PROBLEMS = 100_000
 _FIRST_PARTS = 1_000
@@ -103,7 +105,7 @@ class Caster:
                 if needs_change:
                     normalised_value = self._quick(value)
                     needs_change = normalised_value is not value
-                    if policy != "off" and is_normal(normalised_value):
+                    if policy in _NORMALISING and is_normal(normalised_value):
                         return normalised_value, ()
                 elif not checked and is_normal(value):
                     return value, ()
@@ -127,7 +129,7 @@ class Caster:
         """Normalise a value if it and the values before it have few parts; otherwise return None."""
         if self._writes_closed:
             return None
-        if policy == "off":
+        if _is_off(policy):
             return value, ()
         self._first_parts -= _PARTS_PER_VALUE + count_parts(value, self._first_parts)
         if self._first_parts < 0 or (self._limit is not None and too_deep(value)):
@@ -140,7 +142,7 @@ class Caster:
             self._generated_helps = True
 
     def _normalise(self, value: Any, policy: str) -> Normalised:
-        if policy == "off":
+        if _is_off(policy):
             return value, ()
         if self._limit is None and type(value) is list and self._plain_items is not None:
             return self._normalise_items(value, policy, self._plain_items)
@@ -331,7 +333,7 @@ def check_only(
     """Return the functions of `Caster.entry_points` for a schema whose values are only checked, never cast."""
 
     def normalise(value: Any, policy: str = "cast") -> Normalised:
-        if policy == "off" or check(value):
+        if _is_off(policy) or check(value):
             return value, ()
         return value, [*explainer.problems(value), Problem("", "", TOO_MUCH_WORK)]
 
@@ -339,6 +341,17 @@ def check_only(
         return _accepted(normalise(value, policy), policy)
 
     return normalise, cast
+
+
+def _is_off(policy: str) -> bool:
+    """Whether a policy changes no value; raise `VALIDATION_ERROR` for an unknown policy.
+
+    Normal values, which every policy returns unchanged, do not get here.
+    """
+    if policy not in _NORMALISING and policy != "off":
+        message = f"invalid policy {policy!r}: expected one of {', '.join(_NORMALISING)}, off"
+        raise CallError(ErrorCode.VALIDATION_ERROR, message)
+    return policy == "off"
 
 
 def _accepted(result: Normalised, policy: str) -> Any:
