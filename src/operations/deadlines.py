@@ -349,12 +349,6 @@ def check_deadline(deadline: Any) -> float:
         raise CallError(ErrorCode.VALIDATION_ERROR, message) from None
 
 
-def remaining_seconds(deadline: int, sent_at: int | None = None) -> float:
-    """Return the seconds until a deadline (epoch ms).
-
-    With `sent_at` (epoch ms), return at most the time from `sent_at` to the deadline: the sender's clock may be ahead.
-    """
-    left = deadline / 1000 - time.time()
-    if sent_at is not None:
-        left = min(left, (deadline - sent_at) / 1000)
-    return max(0.0, left)
+def remaining_seconds(deadline: int) -> float:
+    """Return the seconds until a deadline (epoch ms)."""
+    return max(0.0, deadline / 1000 - time.time())

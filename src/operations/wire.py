@@ -242,6 +242,11 @@ def member(value: Any, part: str) -> Any:
     raise LookupError(part)
 
 
+def valid_text(text: str) -> str:
+    """Return text with a question mark for each lone surrogate, which UTF-8 cannot express."""
+    return text if text.isascii() else text.encode(errors="replace").decode()
+
+
 def _refusal(path: str, reason: str) -> CallError:
     return CallError(ErrorCode.VALIDATION_ERROR, f"{path or '(value)'}: {reason}", {"path": path})
 
@@ -250,7 +255,7 @@ def _expressible(value: Any, depth: int) -> Any:
     if depth > _DEEPEST:
         return None
     if isinstance(value, str):
-        return value.encode(errors="replace").decode()
+        return valid_text(value)
     if isinstance(value, Mapping):
         return {_expressible(str(key), 0): _expressible(item, depth + 1) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

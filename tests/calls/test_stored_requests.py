@@ -13,8 +13,8 @@ from operations import CallError, ErrorCode, OperationRegistry, local_envelope, 
 from operations.calls import PendingRequestMap, serve_registry
 from operations.calls.codec import Codec
 from operations.calls.endpoint import Endpoint, endpoint_of
-from operations.calls.job_records import now_ms
 from operations.calls.stored_requests import RecentResponses
+from operations.deadlines import now_ms
 from operations.jobs import Jobs
 from operations.pubsub import Stop, Stores, Take, Undelivered, connect
 from operations.pubsub.memory import MemoryTransport

@@ -45,6 +45,7 @@ from operations.wire import (
     mark_json,
     portable,
     read_extension,
+    valid_text,
 )
 
 _log = logging.getLogger("operations")
@@ -325,7 +326,7 @@ def error_event(request_id: str, error: CallError, codec: Codec, caller_id: str 
     `caller_id` is the id that the caller gave the request, if a hub replaced it.
     """
     details = NULL if error.details is None else _write_details(error.details, codec)
-    failed = ErrorPayload(caller_id or request_id, writable(str(error.code)), writable(error.message), details)
+    failed = ErrorPayload(caller_id or request_id, valid_text(str(error.code)), valid_text(error.message), details)
     return CallFailed(VERSION, request_id, "", failed)
 
 
@@ -344,7 +345,7 @@ def _write_details(details: Any, codec: Codec) -> msgspec.Raw:
         with contextlib.suppress(CallError, RecursionError):
             plain = jsonable(value)
             codec.raw(plain)
-            kept[writable(str(name))] = plain
+            kept[valid_text(str(name))] = plain
     sent = f"only {sorted(kept)} are sent" if kept else "they are not sent"
     _log.warning("the details of an error cannot be encoded: %s", sent)
     return codec.raw(kept) if kept else NULL
@@ -358,8 +359,3 @@ def read_error(event: CallFailed, codec: Codec) -> CallError:
     except CallError:
         details = None
     return CallError(payload.code, payload.message, details)
-
-
-def writable(text: str) -> str:
-    """Return a string without lone surrogates, which UTF-8 cannot express."""
-    return text if text.isascii() else text.encode(errors="replace").decode()

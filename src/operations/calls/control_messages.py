@@ -11,8 +11,9 @@ from __future__ import annotations
 import hmac
 from hashlib import blake2b
 
-from operations.calls.codec import Codec, writable
+from operations.calls.codec import Codec
 from operations.calls.events import VERSION, AbortPayload, CallAborted, CallCredit, CreditPayload
+from operations.wire import valid_text
 
 
 def control_id(request_id: str) -> str:
@@ -25,7 +26,7 @@ def control_id(request_id: str) -> str:
 
 def write_abort(request_id: str, codec: Codec, reason: str, *, with_proof: bool) -> bytes:
     """Encode an abort; `with_proof` adds a proof, for a transport where other peers also receive the message."""
-    payload = AbortPayload(request_id, writable(reason))
+    payload = AbortPayload(request_id, valid_text(reason))
     if with_proof:
         payload.proof = _prove(request_id, payload)
         payload.request_id = control_id(request_id)

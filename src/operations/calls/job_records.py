@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import functools
 import os
-import time
 from enum import StrEnum
 from hashlib import blake2b
 
 import msgspec
 
 from operations.context import Identity
+from operations.deadlines import now_ms
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
 from operations.pubsub import Record
@@ -152,11 +152,6 @@ def transport_record(key: str, record: JobRecord, *, most: int = 0, waiting: flo
     """
     body = b"" if record.body is None else _encode(record.body)
     return Record(key=key, value=record.encode(), seconds=record.seconds_kept + waiting, body=body, most=most)
-
-
-def now_ms() -> int:
-    """Return the time in epoch milliseconds."""
-    return int(time.time() * 1000)
 
 
 def owner_of(identity: Identity | None) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
-from types import TracebackType
 from typing import Any
 
 from operations.calls.announcements import WorkerDirectory
@@ -83,9 +82,7 @@ class RemoteOperations:
     async def __aenter__(self) -> RemoteOperations:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def _changed(self, worker_id: str, specs: Iterable[dict[str, Any]]) -> None:

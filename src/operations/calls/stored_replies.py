@@ -17,7 +17,6 @@ from operations.calls.job_records import (
     fail_job,
     largest_body,
     not_durable,
-    now_ms,
     owner_key,
     owner_of,
     transport_record,
@@ -25,6 +24,7 @@ from operations.calls.job_records import (
 from operations.calls.replay_protection import STORED_SECONDS, ReplayError
 from operations.calls.request_handler import Reply, RequestHandler
 from operations.calls.stored_requests import StoredRequest, first_record, job_of
+from operations.deadlines import now_ms
 from operations.dispatch import Request
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode

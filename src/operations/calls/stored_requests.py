@@ -22,10 +22,10 @@ from operations.calls.job_records import (
     fail_job,
     largest_body,
     new_dead_letter_key,
-    now_ms,
     transport_record,
 )
 from operations.calls.signature_format import is_signed, split
+from operations.deadlines import now_ms
 from operations.errors import CallError, ErrorCode
 from operations.pubsub import Arrival, Delivery, KeepsRecords, Record, Stop
 from operations.recent import Recent

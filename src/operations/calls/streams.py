@@ -7,7 +7,6 @@ import contextlib
 import math
 from collections import deque
 from collections.abc import Callable, Coroutine
-from types import TracebackType
 from typing import Any
 
 from operations.calls.addresses import control_address, worker_address
@@ -56,9 +55,7 @@ class CallStream:
     async def __aenter__(self) -> CallStream:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     def __del__(self) -> None:

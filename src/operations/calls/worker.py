@@ -7,7 +7,6 @@ import contextlib
 import signal
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from types import TracebackType
 from typing import Any, Self
 
 from operations.calls.addresses import namespaces_of
@@ -223,9 +222,7 @@ class CallHandler:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -268,9 +265,7 @@ class ServedRegistry:
         self._handler = CallHandler(self._registry, self._transport, **self._options)
         return self._handler
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
         if self._handler is not None:
             await self._handler.drain(grace=self._grace if error is None else 0.0)
 

@@ -11,6 +11,7 @@ import msgspec
 from operations.envelope import MCPResponseMeta, ResponseEnvelope
 from operations.errors import CallError, ErrorCode
 from operations.redaction import REDACTED, Redactor
+from operations.wire import valid_text
 
 _MAX_DETAILS = 2_000
 _MEDIA = ("image", "audio")
@@ -75,7 +76,7 @@ class Rendering(msgspec.Struct, frozen=True, kw_only=True):
         """Return the result of a failed call: code, message, and details that the model may need."""
         try:
             message = self._redacted(error.message)
-            text = printable(self.truncate(f"{error.code}: {message}{self._details(error)}"))
+            text = valid_text(self.truncate(f"{error.code}: {message}{self._details(error)}"))
         except Exception:  # noqa: BLE001  # details that cannot be redacted or encoded are not shown
             text = str(error.code)
         return ToolResult(text=text, is_error=True, blocks=[{"type": "text", "text": text}], error=error)
@@ -226,14 +227,9 @@ def _size(encoded: str) -> str:
 def readable(data: Any) -> Any:
     """Return data that a model can read: bytes are replaced by their length, lone surrogates by question marks."""
     if isinstance(data, str):
-        return printable(data)
+        return valid_text(data)
     if isinstance(data, (bytes, bytearray, memoryview)):
         return f"<{len(data):,} bytes>"
     if isinstance(data, dict):
-        return {printable(key if isinstance(key, str) else str(key)): readable(value) for key, value in data.items()}
+        return {valid_text(key if isinstance(key, str) else str(key)): readable(value) for key, value in data.items()}
     return [readable(each) for each in data] if isinstance(data, (list, tuple)) else data
-
-
-def printable(text: str) -> str:
-    """Return text with a question mark for each lone surrogate, which UTF-8 cannot express."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()

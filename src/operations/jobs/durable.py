@@ -18,7 +18,6 @@ from operations.calls.job_records import (
     JobState,
     fail_job,
     new_job_key,
-    now_ms,
     owner_key,
     read_record,
     requeued,
@@ -28,6 +27,7 @@ from operations.calls.replay_protection import STORED_SECONDS
 from operations.calls.signature_format import is_signed, split
 from operations.calls.signed_transport import replay_key, stored_name
 from operations.context import Identity, current_grant
+from operations.deadlines import now_ms
 from operations.errors import CallError, ErrorCode
 from operations.failures import aborted
 from operations.jobs.store import JobLimits, MaySee, Submission

@@ -15,10 +15,10 @@ from operations.calls.job_records import (
     end_job,
     fail_job,
     new_job_key,
-    now_ms,
     requeued,
 )
 from operations.context import Client, Exposed, Grant, Identity
+from operations.deadlines import now_ms
 from operations.dispatch import Dispatcher, Request
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError

@@ -8,7 +8,6 @@ import os
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from types import TracebackType
 from typing import Any, Self
 
 from operations.pubsub.protocols import Arrival, Capabilities, InProcess, Part, Receive, Stop, Undelivered
@@ -145,9 +144,7 @@ class MemoryTransport:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def _keep(self, stop: Stop) -> Stop:

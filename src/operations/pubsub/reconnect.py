@@ -7,7 +7,6 @@ import logging
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 from operations.errors import CallError
@@ -66,9 +65,7 @@ class ReconnectingTransport(ABC):
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def watch(self, up: Callable[[], None], down: Callable[[str], None]) -> Stop:

@@ -15,6 +15,7 @@ import msgspec
 from operations.context import Identity, is_own_request_id
 from operations.telemetry.differences import Difference
 from operations.telemetry.time_series import TimeSeries
+from operations.wire import valid_text
 
 CallKind = Literal["local", "served", "routed"]
 Outcome = Literal["ok", "failed", "cancelled"]
@@ -146,19 +147,19 @@ class CallRecords:
             self.dropped += 1
             return None
         self._last += 1
-        parent = None if parent is None else _cut(parent, _LONGEST_ID)
+        parent = None if parent is None else valid_text(parent[:_LONGEST_ID])
         record = CallRecord(
             number=self._last,
-            request_id=_cut(request_id, _LONGEST_ID),
+            request_id=valid_text(request_id[:_LONGEST_ID]),
             trace_id=self._trace_of(trace_parent, parent, caller, is_own=kind != "served"),
-            operation_id=_cut(operation_id, _LONGEST_NAME),
+            operation_id=valid_text(operation_id[:_LONGEST_NAME]),
             kind=kind,
             parent_request_id=parent,
             caller=caller,
             protocol=protocol,
             worker=worker,
             streaming=streaming,
-            label=None if label is None else _cut(label, _LONGEST_ID),
+            label=None if label is None else valid_text(label[:_LONGEST_ID]),
             attempts=[],
         )
         self.running[record.number] = self._records[record.number] = record
@@ -217,9 +218,9 @@ class CallRecords:
             return
         record.ended_at = self._now()
         record.outcome = "ok" if code == "ok" else "cancelled" if code == _CANCELLED else "failed"
-        record.code = None if code == "ok" else _cut(code, _LONGEST_NAME)
+        record.code = None if code == "ok" else valid_text(code[:_LONGEST_NAME])
         record.status = status
-        record.message = None if message is None else _cut(message, _LONGEST_MESSAGE)
+        record.message = None if message is None else valid_text(message[:_LONGEST_MESSAGE])
         if record.attempts:
             last = Attempt(self._attempt_start(record), record.ended_at, record.code, status)
             record.attempts.append(last)
@@ -336,15 +337,11 @@ def caller_name(identity: Identity | None) -> str | None:
     if identity is None:
         return None
     name = identity.id
-    if len(name) <= _LONGEST_NAME and _cut(name, _LONGEST_NAME) == name:
+    if len(name) <= _LONGEST_NAME and valid_text(name) == name:
         return name
-    return f"{_cut(name, _LONGEST_ID)}~{blake2b(name.encode(errors='surrogatepass'), digest_size=16).hexdigest()}"
-
-
-def _cut(text: str, most: int) -> str:
-    """Return a truncated string without lone surrogates."""
-    text = text[:most]
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+    return (
+        f"{valid_text(name[:_LONGEST_ID])}~{blake2b(name.encode(errors='surrogatepass'), digest_size=16).hexdigest()}"
+    )
 
 
 def _encode(value: Any) -> bytes | None:

@@ -9,7 +9,7 @@ import msgspec
 
 from operations.redaction import Redactor
 from operations.schema import Problem
-from operations.wire import pointer
+from operations.wire import pointer, valid_text
 
 Action = Literal["cast", "stripped", "default", "replaced", "kept"]
 MOST_DIFFERENCES = 50
@@ -105,5 +105,4 @@ def _short(value: Any) -> str:
 
 
 def _cut(text: str, most: int) -> str:
-    text = text if len(text) <= most else f"{text[: most - 1]}…"
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+    return valid_text(text if len(text) <= most else f"{text[: most - 1]}…")

@@ -11,6 +11,7 @@ import msgspec
 
 from operations.telemetry.observer import Call, current_observed_call
 from operations.telemetry.tracing import SDK, modules
+from operations.wire import valid_text
 
 _STANDARD = frozenset(
     {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName", "request_id", "operation", "color_message"}
@@ -64,12 +65,8 @@ def _encode(fields: dict[str, Any]) -> str:
     try:
         text = msgspec.json.encode(fields, enc_hook=repr).decode()
     except (TypeError, ValueError, RecursionError):
-        text = msgspec.json.encode({name: _printable(str(value)) for name, value in fields.items()}).decode()
+        text = msgspec.json.encode({name: valid_text(str(value)) for name, value in fields.items()}).decode()
     return text if len(text) <= _LONGEST else _encode({name: str(value)[:1_000] for name, value in fields.items()})
-
-
-def _printable(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()
 
 
 def _timestamp(seconds: float) -> str:

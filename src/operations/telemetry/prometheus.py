@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from time import perf_counter
 
 from operations.telemetry.metrics import BUCKETS, METRICS, Measure, measures_of
+from operations.wire import valid_text
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """The media type of the text."""
@@ -97,5 +98,4 @@ def _write(lines: list[str], name: str, labels: str, total: _Sum) -> None:
 
 
 def _escape(value: str) -> str:
-    text = value.encode("utf-8", "replace").decode()  # a lone surrogate cannot be sent
-    return _SPECIAL.sub(lambda found: _ESCAPES[found[0]], text)
+    return _SPECIAL.sub(lambda found: _ESCAPES[found[0]], valid_text(value))

@@ -68,12 +68,6 @@ class SchemaRepairs:
                 _repair_union(node)
 
 
-def repair_schema(document: dict[str, Any] | bool) -> None:
-    """Repair the unsatisfiable parts of one document, in place."""
-    if isinstance(document, dict):
-        SchemaRepairs().repair(document)
-
-
 # Choices and patterns
 
 

@@ -15,6 +15,7 @@ from operations.schema import Schema
 from operations.serving.asgi import NO_SNIFF, PHRASES, REQUEST_ID_HEADER, Headers, Response
 from operations.serving.refusals import RefusedError, public_error
 from operations.spec import Operation
+from operations.wire import valid_text
 
 MEDIA_TYPE = "application/problem+json"
 _TYPE = (b"content-type", MEDIA_TYPE.encode())
@@ -115,7 +116,7 @@ def encode_problem(members: dict[str, Any]) -> bytes:
         return _encode(members)
     except (RecursionError, ValueError, TypeError):
         plain = {name: value for name, value in members.items() if name not in ("details", "errors")}
-        return _encode({**plain, "detail": str(plain["detail"]).encode(errors="replace").decode()})
+        return _encode({**plain, "detail": valid_text(str(plain["detail"]))})
 
 
 def tool_error(meta: MCPResponseMeta, operation_id: str) -> RefusedError:
