@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import threading
-from collections import deque
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from operations.context import OperationContext, current_grant
 from operations.errors import CallError, ErrorCode
+from operations.keyed_slots import KeyedSlots
 from operations.spec import Handler
 
 if TYPE_CHECKING:
@@ -30,7 +28,8 @@ class WorkerThreads:
 
     def __init__(self, *, threads: int) -> None:
         self._threads = threads
-        self._shares = ThreadShares(max(1, threads - threads // 4))
+        self._shares = KeyedSlots[str](max(1, threads - threads // 4))
+        """The threads of external calls by caller; a caller whose handlers run long leaves some to other callers."""
         self._pools: dict[int, ThreadPoolExecutor] = {}
         """Thread pools by nesting depth. A nested call runs in another pool than the handler that waits for it, so that
         the handler never holds a thread that the nested call needs.
@@ -59,7 +58,9 @@ class WorkerThreads:
             job = pool.submit(variables.run, _call, handler, input, context, depth)
         else:
             caller = "" if grant.identity is None else grant.identity.id
-            await self._shares.acquire(caller)
+            waiter = self._shares.enter(caller)
+            if waiter is not None:
+                await self._shares.wait(caller, waiter)
             try:
                 job = pool.submit(variables.run, _call, handler, input, context, depth)
             except BaseException:
@@ -89,71 +90,6 @@ class WorkerThreads:
         """Track a task that continues a handler which ignored its cancellation."""
         self._abandoned_tasks.add(task)
         task.add_done_callback(self._abandoned_tasks.discard)
-
-
-_Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
-
-
-class ThreadShares:
-    """Limits how many threads the external calls of one caller occupy; further calls of that caller wait, in order.
-
-    If `most` is lower than the number of threads, a caller whose handlers run long leaves threads for other callers.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._lock = threading.Lock()
-        self._used: dict[str, int] = {}
-        """Number of threads that each caller occupies."""
-        self._waiting: dict[str, deque[_Waiter]] = {}
-
-    async def acquire(self, caller: str) -> None:
-        """Wait until the caller may use another thread."""
-        with self._lock:
-            used = self._used.get(caller, 0)
-            if used < self._most:
-                self._used[caller] = used + 1
-                return
-            loop = asyncio.get_running_loop()
-            waiter = loop, loop.create_future()
-            self._waiting.setdefault(caller, deque()).append(waiter)
-        try:
-            await waiter[1]
-        except BaseException:
-            with self._lock:
-                waiting = self._waiting.get(caller, ())
-                is_granted = waiter not in waiting
-                if not is_granted:
-                    self._remove(caller, waiter)
-            if is_granted:
-                self.release(caller)
-            raise
-
-    def release(self, caller: str) -> None:
-        """Give the thread of a call that has ended to the caller's next call, or free it.
-
-        Any thread may call this method.
-        """
-        with self._lock:
-            while (waiting := self._waiting.get(caller)) is not None:
-                loop, granted = waiter = waiting[0]
-                self._remove(caller, waiter)
-                with suppress(RuntimeError):  # the loop of that call is closed
-                    loop.call_soon_threadsafe(_grant, granted)
-                    return
-            self._used[caller] -= 1
-            if not self._used[caller]:
-                del self._used[caller]
-
-    def _remove(self, caller: str, waiter: _Waiter) -> None:
-        self._waiting[caller].remove(waiter)
-        if not self._waiting[caller]:
-            del self._waiting[caller]
-
-
-def _grant(granted: asyncio.Future[None]) -> None:
-    if not granted.done():
-        granted.set_result(None)
 
 
 def _call(handler: Handler, input: Any, context: OperationContext, depth: int) -> Any:

@@ -60,7 +60,7 @@ async def test_queued_calls_run_in_order_when_a_slot_is_free() -> None:
     assert gate.running == 2
     gate.open.set()
     await asyncio.gather(*tasks)
-    assert (gate.most, limit.running, limit._slots) == (2, 0, {})
+    assert (gate.most, limit.running, limit._slots._by_key) == (2, 0, {})
 
 
 async def test_a_queued_call_fails_after_its_wait() -> None:
@@ -71,7 +71,7 @@ async def test_a_queued_call_fails_after_its_wait() -> None:
     assert error.details["reason"] == "CONCURRENCY_LIMIT"
     gate.open.set()
     await asyncio.gather(*tasks)
-    assert limit._slots == {}
+    assert limit._slots._by_key == {}
 
 
 async def test_each_identity_has_its_own_slots() -> None:
@@ -100,7 +100,7 @@ async def test_no_slot_is_lost_however_calls_end() -> None:
             await asyncio.sleep(chance.random() / 5_000)
             task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    assert (limit.running, limit._slots) == (0, {})
+    assert (limit.running, limit._slots._by_key) == (0, {})
 
 
 async def test_a_stream_holds_its_slot_until_it_is_closed() -> None:

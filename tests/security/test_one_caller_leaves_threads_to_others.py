@@ -72,7 +72,7 @@ async def test_a_flood_of_calls_leaves_threads_to_others(other: str) -> None:
         assert world.running == ["eve"] * 6
         world.go_on.set()
         assert await asyncio.gather(*flood) == ["eve"] * 40
-    assert (world.registry._worker_threads._shares._used, world.registry._worker_threads._shares._waiting) == ({}, {})
+    assert world.registry._worker_threads._shares._by_key == {}
 
 
 async def test_calls_that_time_out_or_are_cancelled_keep_their_threads() -> None:
@@ -93,7 +93,7 @@ async def test_calls_that_time_out_or_are_cancelled_keep_their_threads() -> None
         assert len(world.running) == 6
         world.go_on.set()
         assert await asyncio.gather(*waiting[20:]) == ["eve"] * 20
-        await until(lambda: world.registry._worker_threads._shares._used == {})
+        await until(lambda: world.registry._worker_threads._shares._by_key == {})
 
 
 async def test_a_call_that_waits_for_a_thread_has_a_deadline() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from contextvars import ContextVar
@@ -14,8 +14,10 @@ from typing import Any
 from operations.envelope import ResponseEnvelope
 from operations.failures import too_large
 from operations.interceptors.base import Envelopes, Invocation, KeyPart, Proceed, check_by, key_of, open_stream, refusal
+from operations.keyed_slots import KeyedSlots
 
 _ROUNDING = 1e-9
+_Key = tuple[str | None, ...]
 
 
 class RateLimit:
@@ -53,7 +55,7 @@ class RateLimit:
         self._sleep = sleep
         self._lock = threading.Lock()
         # The whole state of a token bucket is the time at which the bucket is full again.
-        self._full_at: OrderedDict[tuple[str | None, ...], float] = OrderedDict()
+        self._full_at: OrderedDict[_Key, float] = OrderedDict()
         self.refused = 0
         """Number of refused calls."""
 
@@ -105,10 +107,6 @@ class RateLimit:
             raise
 
 
-_Key = tuple[str | None, ...]
-_Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
-
-
 class ConcurrencyLimit:
     """Runs at most `limit` calls of each key at a time; up to `queue` more wait, in order, at most `max_wait` seconds.
 
@@ -122,12 +120,9 @@ class ConcurrencyLimit:
     ) -> None:
         if limit < 1 or queue < 0 or (max_wait is not None and max_wait < 0):
             raise ValueError("invalid concurrency limit: expected limit >= 1, queue >= 0 and max_wait >= 0")
-        self._limit = limit
-        self._queue = queue
         self._max_wait = max_wait
         self._by = check_by(by)
-        self._lock = threading.Lock()
-        self._slots: dict[_Key, _Slots] = {}
+        self._slots = KeyedSlots[_Key](limit, queue=queue)
         self._current: ContextVar[_Held | None] = ContextVar("held", default=None)
         self.refused = 0
         """Number of refused calls."""
@@ -135,7 +130,7 @@ class ConcurrencyLimit:
     @property
     def running(self) -> int:
         """Number of calls and streams that hold a slot."""
-        return sum(slots.taken for slots in self._slots.values())
+        return self._slots.taken
 
     def counts(self) -> dict[str, int]:
         """Return the number of refused calls."""
@@ -156,7 +151,7 @@ class ConcurrencyLimit:
             with suppress(ValueError):  # a task that is destroyed ends in another context
                 self._current.reset(entered)
             held.is_held = False
-            self._leave(key)
+            self._slots.release(key)
 
     async def _stream(self, invocation: Invocation, proceed: Proceed) -> Envelopes:
         key = None if self._is_nested() else await self._take(invocation)
@@ -166,7 +161,7 @@ class ConcurrencyLimit:
                     yield envelope
         finally:
             if key is not None:
-                self._leave(key)
+                self._slots.release(key)
 
     def _is_nested(self) -> bool:
         held = self._current.get()
@@ -175,65 +170,16 @@ class ConcurrencyLimit:
     async def _take(self, invocation: Invocation) -> _Key:
         """Acquire a slot, waiting for it if the queue has room; return the key to release it with."""
         key = key_of(invocation, self._by)
-        waiter = self._enter(key, invocation)
-        if waiter is not None:
-            await self._wait(key, waiter, invocation)
-        return key
-
-    def _enter(self, key: _Key, invocation: Invocation) -> _Waiter | None:
-        """Acquire a slot and return None, or return a waiter in the queue; raise an error if the queue is full."""
-        with self._lock:
-            slots = self._slots.setdefault(key, _Slots())
-            if slots.taken < self._limit:
-                slots.taken += 1
-                return None
-            if len(slots.waiting) < self._queue:
-                loop = asyncio.get_running_loop()
-                waiter = loop, loop.create_future()
-                slots.waiting.append(waiter)
-                return waiter
-            self.refused += 1
-        raise refusal(invocation.spec.id, "too many calls at the same time", "CONCURRENCY_LIMIT")
-
-    async def _wait(self, key: _Key, waiter: _Waiter, invocation: Invocation) -> None:
-        granted = waiter[1]
         try:
-            async with asyncio.timeout(self._max_wait):
-                await granted
-        except BaseException as error:
-            with self._lock:
-                slots = self._slots[key]
-                queued = waiter in slots.waiting
-                if queued:
-                    slots.waiting.remove(waiter)
-            if not queued:  # the slot was granted in the meantime
-                self._leave(key)
-            if isinstance(error, TimeoutError):
-                self.refused += 1
-                text = "too many calls at the same time"
-                raise refusal(invocation.spec.id, text, "CONCURRENCY_LIMIT") from None
-            raise
-
-    def _leave(self, key: _Key) -> None:
-        """Pass a slot to the first waiting call, or free the slot."""
-        with self._lock:
-            slots = self._slots[key]
-            while slots.waiting:
-                loop, granted = slots.waiting.popleft()
-                if not loop.is_closed():
-                    loop.call_soon_threadsafe(_grant, granted)
-                    return
-            slots.taken -= 1
-            if not slots.taken:
-                del self._slots[key]
-
-
-class _Slots:
-    """The slots of one key."""
-
-    def __init__(self) -> None:
-        self.taken = 0
-        self.waiting: deque[_Waiter] = deque()
+            waiter = self._slots.enter(key)
+            if waiter is not None:
+                async with asyncio.timeout(self._max_wait):
+                    await self._slots.wait(key, waiter)
+        except (asyncio.QueueFull, TimeoutError):
+            self.refused += 1
+            text = "too many calls at the same time"
+            raise refusal(invocation.spec.id, text, "CONCURRENCY_LIMIT") from None
+        return key
 
 
 class _Held:
@@ -241,11 +187,6 @@ class _Held:
 
     def __init__(self) -> None:
         self.is_held = True
-
-
-def _grant(granted: asyncio.Future[None]) -> None:
-    if not granted.done():
-        granted.set_result(None)
 
 
 class ResponseLimit:
