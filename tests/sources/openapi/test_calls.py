@@ -46,7 +46,7 @@ from operations.sources.openapi import (
 )
 from operations.sources.openapi.pagination import next_link
 from operations.sources.openapi.responses import read_data
-from operations.testing import error_of
+from operations.testing import error_of, stub_operation
 from tests.asgi_server import serving
 from tests.http.servers import Exchange, raw_server, response
 from tests.sources.openapi.shop import Shop
@@ -510,6 +510,24 @@ async def test_services_come_and_go(shop: Shop, url: str, tmp_path: Path) -> Non
         with pytest.raises(CallError, match="unknown service 'two'"):
             await services.remove("two")
     assert len(registry) == 0
+
+
+async def test_a_service_is_kept_if_its_replacement_is_refused(shop: Shop, url: str) -> None:
+    registry = OperationRegistry()
+    async with HTTPServices(registry) as services:
+        first = await services.add(shop.document, HTTPServiceConfig(namespace="one", base_url=url))
+        registry.register(stub_operation("one.other"))
+        path = {"get": {"operationId": "other", "responses": {"200": {"description": "fine"}}}}
+        clashing = {**shop.document, "paths": {**shop.document["paths"], "/other": path}}
+        with pytest.raises(CallError, match=r"one\.other"):
+            await services.add(clashing, HTTPServiceConfig(namespace="one", base_url=url), replace=True)
+        assert services.get("one") is first
+        assert (await registry.execute("one.text")).data == "grün"
+        registry.unregister("one.other")
+        second = await services.add(clashing, HTTPServiceConfig(namespace="one", base_url=url), replace=True)
+        assert services.get("one") is second
+        assert "one.other" in registry
+        assert (await registry.execute("one.text")).data == "grün"
 
 
 @pytest.mark.slow

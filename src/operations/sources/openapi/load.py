@@ -268,17 +268,28 @@ class HTTPServices:
         *,
         replace: bool = False,
     ) -> APIOperations:
-        """Register and return the operations of a document: a mapping, a file's path, or a URL."""
+        """Register and return the operations of a document: a mapping, a file's path, or a URL.
+
+        With `replace`, they replace the service with the same namespace. If they cannot be registered, that service is
+        kept.
+        """
         config = read_settings(config, HTTPServiceConfig, "config")
         name = config.namespace or ""
         if name in self._services and not replace:
             message = f"service {name!r} already exists: pass replace=True to replace it"
             raise CallError(ErrorCode.VALIDATION_ERROR, message)
         operations = await _load(source, config)
-        if name in self._services:
-            await self.remove(name)
-        self.registry.register_all(operations)
+        replaced = self._services.get(name)
+        withdrawn = [] if replaced is None else self._withdraw(replaced)
+        try:
+            self.registry.register_all(operations)
+        except BaseException:
+            self.registry.register_all(withdrawn)
+            await operations.close()
+            raise
         self._services[name] = operations
+        if replaced is not None:
+            await replaced.close()
         return operations
 
     async def remove(self, namespace: str) -> None:
@@ -286,10 +297,15 @@ class HTTPServices:
         operations = self._services.pop(namespace, None)
         if operations is None:
             raise CallError(ErrorCode.OPERATION_NOT_FOUND, f"unknown service {namespace!r}")
-        for operation in operations:
-            if self.registry.get_operation(operation.id) is operation:
-                self.registry.unregister(operation.id)
+        self._withdraw(operations)
         await operations.close()
+
+    def _withdraw(self, operations: APIOperations) -> Sequence[Operation[Any]]:
+        """Unregister a service's operations; return those that were registered."""
+        registered = [each for each in operations if self.registry.get_operation(each.id) is each]
+        for operation in registered:
+            self.registry.unregister(operation.id)
+        return registered
 
     def get(self, namespace: str) -> APIOperations | None:
         """Return the operations of a service; None if unknown."""
