@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -13,7 +14,7 @@ from operations import AccessControl, CallError, ErrorCode, Identity, OperationC
 from operations.calls.replay_protection import STORED_SECONDS
 from operations.context import Grant
 from operations.dispatch import Dispatcher, Request
-from operations.jobs import JOB_NOT_ENDED, JOB_NOT_FOUND, JobLimits, Jobs, JobState, durable, job_operations
+from operations.jobs import JOB_NOT_ENDED, JOB_NOT_FOUND, JobLimits, Jobs, JobState, durable, job_operations, memory
 from operations.testing import error_of
 from tests.jobs.places import ADA, ADMIN, BOB, PLACES, Place, open_place
 from tests.waiting import until
@@ -168,6 +169,29 @@ async def test_a_queued_job_that_is_cancelled_never_runs(place: Place) -> None:
     assert (await jobs.wait(await jobs.submit("shop.order", {"item": "tea"}), timeout=30)).data == "1 x tea"
     assert gate.calls == 0
     assert (await jobs.status(cancelled)).state is JobState.CANCELLED
+
+
+async def test_whether_a_cancelled_job_of_one_process_ran(monkeypatch: pytest.MonkeyPatch) -> None:
+    global gate
+    gate = Gate()
+    monkeypatch.setattr(memory, "Dispatcher", functools.partial(Dispatcher, concurrency=1))
+    async with Jobs(OperationRegistry([slow, fail])) as jobs:
+        running, queued = await jobs.submit("shop.slow"), await jobs.submit("shop.slow")
+        await gate.entered.wait()
+        for job_id, executed in ((queued, "no"), (running, "unknown")):
+            await jobs.cancel(job_id)
+            error = await error_of(jobs.wait(job_id))
+            assert (error.code, error.details["executed"]) == (ErrorCode.ABORTED, executed)
+        assert gate.calls == 1
+        gate.fails = True
+        failed = await jobs.submit("shop.fail")
+        await error_of(jobs.wait(failed))
+        gate.entered.clear()
+        await jobs.submit("shop.slow")
+        await gate.entered.wait()
+        await jobs.retry(failed)  # it waits for the slot, but it ran before
+        await jobs.cancel(failed)
+        assert (await error_of(jobs.wait(failed))).details["executed"] == "unknown"
 
 
 async def test_a_failed_job_keeps_its_error_and_is_retried_under_the_same_id(place: Place) -> None:

@@ -183,7 +183,8 @@ class MemoryJobStore:
         job = self._jobs.get(job_id)
         if job is None or job.record.state.is_final:
             return
-        error = aborted(record.operation_id, "the job was cancelled")
+        # A job that was retried has run before, even if it is queued now.
+        error = aborted(record.operation_id, "the job was cancelled", "unknown" if job.record.attempts else "no")
         call = job.call
         self._end(job, fail_job(job.record, error, b"", state=JobState.CANCELLED))
         if call is not None:
