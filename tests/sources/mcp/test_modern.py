@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -144,3 +145,41 @@ async def test_a_protocol_version_can_be_required() -> None:
         (hostile("stuck", protocol="1066"), ErrorCode.VALIDATION_ERROR),
     ):
         assert (await error_of(create_mcp_client("m", config))).code is code
+
+
+OTHER_VERSIONS = """
+import json, sys
+
+DISCOVERED = json.loads(sys.argv[1])
+INFO = {"name": "other", "version": "1"}
+for line in sys.stdin:
+    request = json.loads(line)
+    if "id" not in request:
+        continue
+    result = {"tools": []}
+    if request["method"] == "server/discover":
+        result = DISCOVERED
+    elif request["method"] == "initialize":
+        result = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": INFO}
+    print(json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    "discovered",
+    [
+        {"nothing": "of the protocol"},
+        {"supportedVersions": ["2025-11-25"], "capabilities": {}, "serverInfo": {"name": "o", "version": "1"}},
+    ],
+    ids=["invalid", "older"],
+)
+async def test_a_required_version_never_falls_back(discovered: dict[str, Any], tmp_path: Path) -> None:
+    script = tmp_path / "other.py"
+    script.write_text(OTHER_VERSIONS)
+    command: dict[str, Any] = {"command": sys.executable, "args": [str(script), json.dumps(discovered)]}
+    async with await create_mcp_client("m", MCPClientConfig(**command)) as client:
+        assert client.server_info is not None
+        assert client.server_info.protocol_version == "2025-11-25"
+    error = await error_of(create_mcp_client("m", MCPClientConfig(**command, protocol="2026-07-28")))
+    assert error.code is ErrorCode.UNAVAILABLE
+    assert "the server does not support protocol version 2026-07-28" in error.message

@@ -16,6 +16,7 @@ from operations.errors import CallError, ErrorCode
 from operations.sources.mcp.server_messages import ServerRequests, dump_model
 
 MAX_DISCOVERY_SECONDS = 10.0
+_LONGEST_LIST = 200
 
 
 def client_info() -> types.Implementation:
@@ -35,7 +36,10 @@ async def negotiate(
     protocol: str,
     seconds: float,
 ) -> None:
-    """Agree on a protocol version with the server; `auto` tries discovery first and falls back to the handshake."""
+    """Agree on a protocol version with the server.
+
+    `auto` tries discovery first and falls back to the handshake. Any other version without a handshake is required.
+    """
     if protocol == "legacy":
         await client.initialize()
         return
@@ -43,13 +47,19 @@ async def negotiate(
         allowed = ", ".join(("auto", "legacy", *MODERN_PROTOCOL_VERSIONS))
         raise CallError(ErrorCode.VALIDATION_ERROR, f"invalid protocol {protocol!r}: expected one of {allowed}")
     discover = _Discovery(dispatcher, requests, min(MAX_DISCOVERY_SECONDS, seconds / 2))
-    version = LATEST_MODERN_VERSION if protocol == "auto" else protocol
+    if protocol != "auto":
+        found = await discover(protocol)
+        if found is None or protocol not in found.supported_versions:
+            # The message is for people, and the versions are a server's text.
+            listed = "" if found is None else f": it supports {', '.join(found.supported_versions)[:_LONGEST_LIST]}"
+            raise CallError(ErrorCode.UNAVAILABLE, f"the server does not support protocol version {protocol}{listed}")
+        found.supported_versions = [protocol]
+        client.adopt(found)
+        return
     try:
-        found = await discover(version)
+        found = await discover(LATEST_MODERN_VERSION)
     except MCPError as error:
         common = _common_version(error)
-        if common is None and protocol != "auto":
-            raise
         found = None if common is None else await discover(common)
     if found is not None:
         client.adopt(found)
