@@ -37,24 +37,27 @@ class Docstring(msgspec.Struct, frozen=True):
 
 
 def read_docstring(text: str | None) -> Docstring:
-    """Parse a docstring whose indentation is already removed; unrecognised parts belong to the description."""
+    """Parse a docstring whose indentation is already removed; text outside sections and fields is the description."""
     if not text:
         return Docstring()
     description: list[str] = []
     parameters: dict[str, str] = {}
-    for title, lines in _sections(text.splitlines()):
+    for title, lines, numpy in _sections(text.splitlines()):
         if title == "":
             plain, found = _split_sphinx(lines)
-            description += plain
+            description.append("\n".join(plain).strip())
             parameters |= found
         elif title in _PARAMETER_SECTIONS:
-            parameters |= _read_items(lines)
-    return Docstring("\n".join(description).strip(), parameters)
+            parameters |= _read_items(lines, numpy=numpy)
+    return Docstring("\n\n".join(part for part in description if part), parameters)
 
 
-def _sections(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield each section's lower-case title (empty for the first) with its lines."""
-    title, body = "", list[str]()
+def _sections(lines: list[str]) -> Iterator[tuple[str, list[str], bool]]:
+    """Yield the lower-case title of each section, the lines, and whether the section is in NumPy format.
+
+    The title is empty for text outside sections.
+    """
+    title, body, numpy = "", list[str](), False
     index = 0
     while index < len(lines):
         line = lines[index]
@@ -62,13 +65,24 @@ def _sections(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
         if line[:1].strip() and name in _PARAMETER_SECTIONS | _OTHER_SECTIONS:
             underlined = index + 1 < len(lines) and set(lines[index + 1].strip()) == {"-"}
             if underlined or line.rstrip().endswith(":"):
-                yield title, body
-                title, body = name, []
+                yield title, body, numpy
+                title, body, numpy = name, [], underlined
                 index += 2 if underlined else 1
                 continue
+        if title and not numpy and _is_outside(line, body):
+            yield title, body, numpy
+            title, body = "", []
         body.append(line)
         index += 1
-    yield title, body
+    yield title, body, numpy
+
+
+def _is_outside(line: str, body: list[str]) -> bool:
+    """Whether a line that follows `body` in a Google section does not belong to the section."""
+    first = next((each for each in body if each.strip()), None)
+    if first is None or not line[:1].strip():
+        return False
+    return not first[:1].strip() or not body[-1].strip()
 
 
 def _split_sphinx(lines: list[str]) -> tuple[list[str], dict[str, str]]:
@@ -76,9 +90,14 @@ def _split_sphinx(lines: list[str]) -> tuple[list[str], dict[str, str]]:
     plain: list[str] = []
     parameters: dict[str, str] = {}
     current: str | None = None
-    in_fields = False
+    in_fields = is_after_blank = False
     for line in lines:
         text = line.strip()
+        if is_after_blank and line[:1].strip() and not text.startswith(":"):
+            if in_fields and plain and plain[-1].strip():
+                plain.append("")
+            current, in_fields = None, False
+        is_after_blank = not text
         field = re.match(_SPHINX, text) if text.startswith(":") else None
         if field is not None:
             current, in_fields = field.group(1), True
@@ -92,12 +111,12 @@ def _split_sphinx(lines: list[str]) -> tuple[list[str], dict[str, str]]:
     return plain, parameters
 
 
-def _read_items(lines: list[str]) -> dict[str, str]:
+def _read_items(lines: list[str], *, numpy: bool) -> dict[str, str]:
     """Return the parameter descriptions of a Google (`name: text`) or NumPy section (`name : type`, text below)."""
     filled = [line for line in lines if line.strip()]
     if not filled:
         return {}
-    margin = min(len(line) - len(line.lstrip()) for line in filled)
+    margin = len(filled[0]) - len(filled[0].lstrip())
     parameters: dict[str, str] = {}
     names: list[str] = []
     for line in filled:
@@ -105,7 +124,7 @@ def _read_items(lines: list[str]) -> dict[str, str]:
             for name in names:
                 parameters[name] = f"{parameters[name]} {line.strip()}".strip()
             continue
-        names, text = _read_item(line.strip(), numpy=margin == 0)
+        names, text = _read_item(line.strip(), numpy=numpy)
         parameters |= dict.fromkeys(names, text)
     return parameters
 
