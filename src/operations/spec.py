@@ -190,7 +190,7 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
     dump: Callable[[Any], Any] | None = jsonable
     """Converts the handler's result to JSON-like data; None if results are JSON-like already."""
     load: Callable[[Any], Any] | None = None
-    """Converts JSON-like data to the declared Python type, for callers that pass the operation instead of its id."""
+    """Converts a JSON-like result to the declared Python type, for callers that pass the operation, not its id."""
     extra_problems: Callable[[Any], Sequence[Found]] | None = None
     """Returns further problems of an input that the schema rejects, such as those that JSON Schema cannot express."""
     schema_applies: Callable[[ResponseEnvelope[Any]], bool] | None = None

@@ -48,7 +48,10 @@ _LENGTH_SIZES = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xC7: 1, 0xC8: 2, 0xC9: 4, 0xD9: 1, 
 """Size of the length field of binary values, extensions and strings in MessagePack, by the first byte."""
 _FIXED_SIZES = bytes(160) + bytes(range(32)) + bytes.fromhex("00000000000000 010101 0408 01020408 01020408 02030509 11")
 _FIXED_SIZES += bytes.fromhex("000000 02040204") + bytes(32)
-"""Number of further bytes of a value after its first byte; the items of a container count as separate values."""
+"""Number of further bytes of a value, by its first byte; the items of a container count as separate values.
+
+A length field in `_LENGTH_SIZES` and the bytes that it counts are not included.
+"""
 _encode_json = msgspec.json.Encoder().encode
 _decode_json = msgspec.json.Decoder().decode
 _encode_msgpack = msgspec.msgpack.Encoder().encode

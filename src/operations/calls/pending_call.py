@@ -22,7 +22,10 @@ _RETRY_SECONDS = 0.05
 _LONGEST_RETRY = 1.0
 """A request is sent again after `_RETRY_SECONDS`; the delay doubles with each attempt, up to `_LONGEST_RETRY`."""
 _MOST_TRIED = 16
-"""Largest number of workers to which a repeated request is sent directly, one after the other."""
+"""Largest number of workers that are tried, one after the other, until a repeated request can be delivered to one.
+
+If it can be delivered to none of them, it is sent to their group.
+"""
 _AFTER_LOSS = "after the worker or the connection was lost, and no worker responded to the repeated request"
 
 
@@ -184,8 +187,8 @@ class PendingCall(msgspec.Struct, eq=False):
         """Return whether to send the request again.
 
         `executed` is whether the operation ran: `no`, `unknown` or `yes`. With `wait`, a request that did not run is
-        sent again. With `retry`, a request that may have run is sent again; from then on it is also sent again while no
-        worker is connected.
+        sent again. With `retry`, a request that may have run is sent again. After that, even without `wait`, it is also
+        sent again if an attempt did not run.
         """
         if executed == "no":
             return self._wait or self._risked

@@ -118,8 +118,9 @@ class RequestHandler:
     def _is_duplicate(self, event: CallRequested, reply: Reply) -> bool:
         """Return whether a request that was received before must not run.
 
-        A later attempt at a query runs again. A later attempt at any other type of operation gets an error, because the
-        response to the first attempt was lost.
+        A copy of an attempt is ignored; so is a later attempt while an earlier one runs. After the earlier one has
+        ended, a later attempt at a query runs again. At any other operation it gets an error, because the operation
+        could run twice.
         """
         if (
             control_id(event.id) if self.endpoint.shares_control else event.id

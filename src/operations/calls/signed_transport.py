@@ -275,7 +275,7 @@ class SignedTransport(_SigningTransport):
         return self
 
     def sign_for(self, grant: Grant, address: str, message: bytes) -> bytes:
-        """Return a request, signed for the caller of a grant; raise a CallError if the grant is not signed."""
+        """Return a request, signed for the caller of a grant; raise a CallError if the grant's request is not."""
         if not isinstance(grant.signature, RootRequest):
             problem = "the request that this call is nested in is not signed"
             raise CallError(ErrorCode.ACCESS_DENIED, problem, {"reason": "UNSIGNED", "executed": "no"})

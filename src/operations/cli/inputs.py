@@ -300,7 +300,7 @@ def _set_item(holder: list[Any], step: str | int, value: Any, key: str) -> None:
         holder[step] = value
     else:
         problem = f"index {step} is out of range: the list has length {len(holder)}"
-        raise UsageError(f"{key}: {problem}; give items in order, or use []")
+        raise UsageError(f"{key}: {problem}; give items in order, or append them with [] as the index")
 
 
 def _known(path: FieldPath) -> list[str | int]:

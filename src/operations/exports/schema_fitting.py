@@ -73,7 +73,7 @@ def is_object_schema(document: Mapping[str, Any] | bool) -> bool:
 
 
 class _Fitter:
-    """Reduces one schema to a subset."""
+    """Reduces one schema to a provider's subset of JSON Schema."""
 
     def __init__(self, document: Mapping[str, Any] | bool, subset: Subset) -> None:
         root = {} if isinstance(document, bool) else dict(document)

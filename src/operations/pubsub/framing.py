@@ -20,8 +20,8 @@ _LARGEST_SHARE = 8
 _LARGEST_QUICK_SHARE = 32
 """Limits of shares, the parts of a burst that go to one worker each.
 
-A large burst has at least `_FEWEST_SHARES` shares. A share has at most `_LARGEST_SHARE` messages, or
-`_LARGEST_QUICK_SHARE` quick requests.
+A burst of `_FEWEST_SHARES` or more messages has at least `_FEWEST_SHARES` shares, each of at most `_LARGEST_SHARE`
+messages. For quick requests, only `_LARGEST_QUICK_SHARE` applies.
 """
 _MOST = 4_096
 """The largest number of messages in a batch. A batch that claims more is refused, to bound memory and handling time."""

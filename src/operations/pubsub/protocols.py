@@ -129,7 +129,7 @@ class Transport(Protocol):
         """Call `receive` with each message that is sent to `address`.
 
         Of several listeners with the same `group`, only one gets each message. A WebSocket transport ignores `address`:
-        it calls `receive` with every message that the hub sends, once even if `receive` listens at several addresses.
+        it calls `receive` one time for each message that the hub sends, even if `receive` listens at several addresses.
         """
 
     def watch(self, up: Callable[[], None], down: Callable[[str], None]) -> Stop:

@@ -59,7 +59,7 @@ def connect(url: str, **options: Any) -> AbstractAsyncContextManager[Any]:
         registered = _registered()
         if scheme not in registered:
             raise wrong_address(
-                url, f"no installed package provides a transport for {scheme!r} (entry points: {GROUP})"
+                url, f"no installed package provides a transport for {scheme!r} (entry-point group: {GROUP})"
             )
         open_transport = registered[scheme].load()
     opened: AbstractAsyncContextManager[Any] = open_transport(url, **options)

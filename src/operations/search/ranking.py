@@ -1,9 +1,9 @@
-"""SearchIndex: BM25 over the fields of descriptions, weighted by the query's intent.
+"""SearchIndex: BM25 over the fields of documents, weighted by the query's intent.
 
-`tf = Σ weight·count / (1 - b + b·length/average)` over the fields of a document. Each word of a query has alternatives:
-its stem, synonyms, and stems with the same beginning. The word adds the score `idf·weight·3tf/(tf + 2)` of its best
-alternative. The sum of all words is then multiplied by factors: for example, a document scores higher if it has the
-query's verb, and lower for each of its subjects that the query does not mention.
+`tf = Σ weight·count / (1 - b + b·length/average)` over the fields of a document. Each word of a query has alternatives,
+each with a weight `w`: its stem, synonyms, and stems with the same beginning. The word adds the score
+`idf·w·3tf/(tf + 2)` of its best alternative. The sum of all words is then multiplied by factors: for example, a
+document scores higher if it has the query's verb, and lower for each of its subjects that the query does not mention.
 """
 
 from __future__ import annotations

@@ -306,7 +306,7 @@ class HubDirectory:
 
 
 _TOO_MANY_WORKERS = f"too many workers: a connection may have {_MOST_WORKERS}"
-_TOO_MANY = f"too many operations: expected at most {_MOST_OPERATIONS:,}, with {_MOST_BYTES >> 20} MiB of specs"
+_TOO_MANY = f"too many operations: expected at most {_MOST_OPERATIONS:,}, and at most {_MOST_BYTES >> 20} MiB of specs"
 
 
 def _forbidden(session: HubSession, namespace: str) -> str:

@@ -371,7 +371,7 @@ class DurableQueueReader:
             self._take(delivery.message, delivery, arrival)
 
     async def _take_recorded(self, delivery: NatsDelivery, arrival: Arrival) -> None:
-        """Pass a message on, unless its record belongs to another message or marks it as handled."""
+        """Pass a message on if its record belongs to it and is not final; otherwise end or release the delivery."""
         kept, is_known = None, False
         for attempt in range(_MOST_READS):
             if attempt:

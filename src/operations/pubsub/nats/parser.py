@@ -62,7 +62,7 @@ class NatsParser:
             self._have = len(rest)
 
     def _read(self, data: bytes) -> int:
-        """Parse every complete protocol message; return where the first incomplete one begins."""
+        """Parse messages until one is incomplete or takes long to handle; return where the unparsed bytes begin."""
         position, length = 0, len(data)
         find, receivers = data.find, self.receivers
         self._need = 0

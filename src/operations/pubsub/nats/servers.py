@@ -1,4 +1,4 @@
-"""The servers of a NATS cluster, which the URL names or a server announces; and connecting to them."""
+"""The servers of a NATS cluster (those in the URL and those that a server announces), and connecting to them."""
 
 from __future__ import annotations
 

@@ -438,7 +438,7 @@ class NatsTransport(ReconnectingTransport, Flushes, ReportsBacklog):
         self._note_congestion(self._connection is not None and self._connection.is_congested)
 
     def closed(self, connection: NatsConnection, reason: str) -> None:
-        """Reconnect, when the connection is lost."""
+        """Handle the loss of the current connection; ignore the loss of a replaced one."""
         if self._connection is not connection:
             return
         self._connection = None

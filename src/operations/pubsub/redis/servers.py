@@ -57,7 +57,10 @@ class Topology:
 
 
 class RedisServers:
-    """Connects to servers. It finds the masters before each connection, because the roles of servers may change."""
+    """Finds the masters and connects to servers.
+
+    Each `ConnectionEpoch` finds the masters again, because the roles of servers may change.
+    """
 
     def __init__(self, address: RedisAddress, tls: ssl.SSLContext | None, name: str) -> None:
         self._address = address

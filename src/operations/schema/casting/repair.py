@@ -42,7 +42,7 @@ class Repair:
         self._nodes = nodes
         self._total = total
         self._valid = valid
-        """Whether the value is valid, so that casting changes only objects and arrays."""
+        """Whether the value is known to be valid. Casting then changes only objects and arrays."""
         self._careful = careful
         self._builder = Builder(self, self.budget)
         self._scores = scores or Scores(nodes, self.budget)

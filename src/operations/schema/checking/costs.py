@@ -40,7 +40,10 @@ _Key = str | int
 
 
 class _Visits:
-    """Visits by one application of a schema: to its own path, to named properties, to other properties and to items."""
+    """How often the engine visits paths when it applies a schema once.
+
+    The paths are the path of the value, named properties and items, other properties, and other items.
+    """
 
     __slots__ = ("items", "members", "named", "own")
 

@@ -110,7 +110,7 @@ class Evaluation:
         return answer
 
     def _cached_result(self, question: _Question, stack: _Stack) -> _Answer:
-        """Return a cached result; if there is none, push an entry that computes it and return None."""
+        """Return a result that is cached or cheap; otherwise push an entry that computes it, and return None."""
         collects, schema, value = question
         key = (collects, id(schema), id(value))
         if key in self._known:

@@ -127,7 +127,7 @@ class Explainer:
         return _ordered(found) or [Problem("", "", "does not match the schema")]
 
     def joined(self, value: Any, problems: list[Problem], found: Sequence[Found]) -> list[Problem]:
-        """Return `problems`, and the problems in `found` at other paths."""
+        """Return `problems`, and the problems in `found` whose path is neither that of a problem nor a parent of it."""
         printer = _Printer(value, self._secrets.secret_paths(value))
         reported = {path[:end] for path in (problem.path for problem in problems) for end in _ends(path)}
         others = []

@@ -102,7 +102,7 @@ class Secrets:
         return Hidden(holder[0])
 
     def _enter(self, path_schemas: _PathSchemas, value: Any, pending: list[Any], budget: Budget) -> Any:
-        """Return the tree of one path; add the properties or items at this path that may have secrets to `pending`."""
+        """Return the tree of one path; add to `pending` the properties or items at this path that may have secrets."""
         if path_schemas.secret:
             return _SECRET
         if not path_schemas.has_secret or value is None or isinstance(value, bool):

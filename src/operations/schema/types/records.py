@@ -42,7 +42,7 @@ class RecordCodec:
 
     @property
     def converts(self) -> bool:
-        """Whether `load` is a function, because some data needs conversion."""
+        """Whether some data needs conversion; `load` is then a function, otherwise None."""
         codecs, rest = self._codecs()
         return any(codec is not None and codec.load is not None for codec in (*codecs.values(), rest))
 

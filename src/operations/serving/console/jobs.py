@@ -23,7 +23,8 @@ _STATES = tuple(state.value for state in JobState)
 class ConsoleJobs:
     """The jobs of one application.
 
-    `Jobs.of` decides which jobs a caller sees; a server without an authenticator shows all.
+    A caller sees only jobs of operations that it may call: those that `Jobs.of` allows, or without an authenticator
+    those of every caller.
     """
 
     def __init__(self, jobs: Jobs) -> None:

@@ -48,7 +48,7 @@ class Viewer:
         return self.is_known and record.caller == self.name and (self.name is not None or self.is_open)
 
     def sees(self, record: CallRecord) -> bool:
-        """Whether the console shows a call to the caller."""
+        """Whether the console shows the caller this call."""
         return self.is_own(record) or (self.may_watch and record.operation_id in self.operations)
 
     def may_cancel(self, record: CallRecord) -> bool:

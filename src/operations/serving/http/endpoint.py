@@ -49,7 +49,10 @@ from operations.wire import LARGE_MESSAGE
 
 _log = logging.getLogger("operations.serving")
 _SUGGESTIONS_PER_SECOND = 5
-"""Maximum number of searches for similar ids per second, for unknown paths. Each search takes milliseconds."""
+"""At most this many errors for unknown paths per second, for all callers together, suggest ids.
+
+The number is limited because each search for similar ids takes milliseconds.
+"""
 
 
 class _Call(msgspec.Struct):

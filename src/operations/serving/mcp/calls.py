@@ -283,7 +283,10 @@ class MCPCalls:
         )
 
     async def _follow(self, tool: Tool, input: Any, info: RequestInfo, client: Client | None) -> Result:
-        """Return the first items of a stream; to a registry of this library, send every item as progress."""
+        """Return the first items of a stream.
+
+        If the client is a registry of this library, send it every item as progress instead.
+        """
         request = self._request(tool.operation, input, info, client)
         principal = info.caller.principal
         expires = None if principal is None else principal.expires_at

@@ -356,7 +356,7 @@ def tool_sets(exposure: Exposure, tool_list: ToolList, make: Callable[[ToolSet],
 
 
 class _View(msgspec.Struct, frozen=True):
-    """The part of a registry that lists and descriptions read: the operations of one set of rights."""
+    """The part of a registry that is read to list and describe tools: the operations of one set of rights."""
 
     operations: Mapping[str, Operation[Any]]
     generation: int = 0

@@ -103,7 +103,9 @@ def call_error(error: RequestFailedError | RequestLostError | RequestTimeoutErro
             {"server": server, "executed": "unknown"},
         )
     if isinstance(error, RequestLostError):
-        return unavailable(server, f"{what}: {error.reason}", executed=error.executed)
+        return CallError(
+            ErrorCode.UNAVAILABLE, f"{subject}: {error.reason}", {"server": server, "executed": error.executed}
+        )
     details: dict[str, Any] = {"server": server, "code": error.code, "message": error.message}
     if error.data is not None:
         details["data"] = error.data
@@ -114,7 +116,7 @@ def call_error(error: RequestFailedError | RequestLostError | RequestTimeoutErro
 def unavailable(server: str, reason: str, *, executed: Executed = "no") -> CallError:
     """Return the error for a server that cannot be reached; `executed` is `unknown` if the call may have run."""
     return CallError(
-        ErrorCode.UNAVAILABLE, f"MCP server {server!r}, {reason}", {"server": server, "executed": executed}
+        ErrorCode.UNAVAILABLE, f"MCP server {server!r}: {reason}", {"server": server, "executed": executed}
     )
 
 

@@ -274,7 +274,7 @@ class Documents:
         """Return the document at an address; raise `DanglingReferenceError` if there is none."""
         if address not in self._parts:
             if address in self._identified:
-                raise IdentifiedReferenceError(f"{address} is the `$id` of a schema, not a document")
+                raise IdentifiedReferenceError(f"{address} is not a document: it is the `$id` of a schema")
             if self._loader is None:
                 raise DanglingReferenceError(f"{address} is outside the document: pass loader= to allow it")
             self._parts[address] = read_document(self._loader(address), address)
