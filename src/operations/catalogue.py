@@ -56,7 +56,8 @@ class OperationCatalogue:
     ) -> None:
         """Add the handler of a registered spec; an async generator function becomes the stream of the operation.
 
-        `inline` runs a plain function on the event loop instead of in a worker thread.
+        `inline` runs a plain function on the event loop instead of in a worker thread. A second handler or stream is an
+        error unless `replace`.
         """
         operation = self._require(operation_id)
         is_stream = streams(handler)
@@ -162,7 +163,7 @@ class OperationCatalogue:
         return self._require(operation_id)
 
     def find(self, path: str) -> Operation[Any] | None:
-        """Return the operation whose id matches `path`, where `_` also matches `-` and `/`; None if no id matches.
+        """Return the operation whose id matches `path`, where `_`, `-` and `/` match each other; None if no id matches.
 
         Raise `OPERATION_NOT_FOUND` if several ids match and none of them is exactly `path`.
         """
@@ -181,7 +182,9 @@ class OperationCatalogue:
         return self.operations[candidates[0]] if candidates else None
 
     def find_under(self, namespace: str) -> Collection[str]:
-        """Return the ids in or below a namespace; `_` also matches `-` and `/`. An empty string selects all ids."""
+        """Return the ids in or below a namespace, in which `_`, `-` and `/` match each other. An empty string selects
+        all ids.
+        """
         prefix = f"{attribute_path(namespace)}." if namespace else ""
         return [operation_id for operation_id in self.operations if attribute_path(operation_id).startswith(prefix)]
 

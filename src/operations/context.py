@@ -252,7 +252,7 @@ class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
     async def report_progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
         """Report progress to the caller; do nothing if the caller does not accept progress.
 
-        A slow caller receives only the newest reports.
+        A slow caller may miss older reports.
         """
         if self.progress is not None:
             returned = self.progress(progress, total, message)
@@ -320,7 +320,10 @@ class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def limit_context(context: object, timeout: object) -> OperationContext:
-    """Return the context with a deadline at most `timeout` seconds away; raise if either argument is invalid."""
+    """Return a context whose deadline is at most `timeout` seconds away; None leaves the deadline unchanged.
+
+    If `context` is None, a new context is returned. An invalid argument raises `VALIDATION_ERROR`.
+    """
     context = OperationContext() if context is None else require_context(context)
     if timeout is None:
         return context

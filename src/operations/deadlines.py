@@ -350,5 +350,5 @@ def check_deadline(deadline: Any) -> float:
 
 
 def remaining_seconds(deadline: int) -> float:
-    """Return the seconds until a deadline (epoch ms)."""
+    """Return the seconds until a deadline (epoch ms); 0 if it has passed."""
     return max(0.0, deadline / 1000 - time.time())

@@ -24,7 +24,7 @@ class OperationLookup(Protocol):
     """The methods of a registry that an env needs: lookup by path, and calls with access control."""
 
     def find(self, path: str) -> Operation[Any] | None:
-        """Return the operation whose id matches `path`, where `_` also matches `-` and `/`; None if no id matches.
+        """Return the operation whose id matches `path`, where `_`, `-` and `/` match each other; None if no id matches.
 
         Raise `OPERATION_NOT_FOUND` if several ids match and none of them is exactly `path`.
         """
@@ -58,6 +58,8 @@ class EnvScope(msgspec.Struct, frozen=True):
     def resolve(self, path: str) -> tuple[str, Operation[Any] | None]:
         """Return the operation id that a path names, and the operation; None in place of an operation that is not
         registered.
+
+        Raise `OPERATION_NOT_FOUND` for an id that this env cannot call.
         """
         operation = self.catalogue.find(path)
         operation_id = path if operation is None else operation.id
@@ -104,7 +106,9 @@ class EnvNode(msgspec.Struct, frozen=True, eq=False):
         return node
 
     def __call__(self, input: Any = None, /, **members: Any) -> Any:
-        """Call the operation: return a coroutine for its envelope, or an async iterator of envelopes if it streams."""
+        """Call the operation: return a coroutine for its envelope, or an async iterator of envelopes if it has only a
+        stream.
+        """
         operation_id, found = self._scope.resolve(self._path)
         operation = found or self._operation  # a remote operation is not in the registry
         if operation is not None and operation.handler is None and operation.stream is not None:

@@ -141,7 +141,7 @@ class ResponseEnvelope(msgspec.Struct, Generic[T_co], frozen=True):
         return self
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the envelope as plain data with its JSON names; bytes stay bytes."""
+        """Return the envelope as a dict with its JSON names; the data is unchanged."""
         return {"data": self.data, "meta": self.meta.to_dict()}
 
     def to_json(self) -> bytes:
@@ -240,7 +240,7 @@ def unwrap(envelope: ResponseEnvelope[T]) -> T: ...
 @overload
 def unwrap(envelope: Mapping[str, Any]) -> Any: ...
 def unwrap(envelope: ResponseEnvelope[Any] | Mapping[str, Any]) -> Any:
-    """Return the data of an envelope, or of a plain mapping in the format of an envelope."""
+    """Return the data of an envelope, or of a mapping in its format; raise `VALIDATION_ERROR` for other values."""
     found = detect_envelope(envelope)
     if found is None:
         raise CallError(ErrorCode.VALIDATION_ERROR, f"not an envelope: {type(envelope).__name__}")

@@ -14,7 +14,7 @@ from operations.spec import Operation
 
 
 def validate_input(operation: Operation[Any], input: Any, *, bounded: bool = False) -> Any:
-    """Return the input for the handler, or raise one `VALIDATION_ERROR` with every problem.
+    """Return the input for the handler, or raise one `VALIDATION_ERROR` that lists the problems.
 
     The number of listed problems is limited if `bounded` is true, or if the current caller has neither scopes nor
     resources.

@@ -1,7 +1,7 @@
 """Recordings: calls and results in a file, and operations that replay them.
 
-A recording is JSON Lines: a line with the spec of each operation, and a line for each call. Secrets are replaced before
-anything is written.
+A recording is JSON Lines: a line with the format version, one for each operation with its spec, and one for each call.
+Secrets are replaced before anything is written.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MAX_SHOWN = 400
 
 
 class FileRecorder:
-    """An interceptor that appends every call and its result to a file: `OperationRegistry(interceptors=[recorder])`.
+    """An interceptor that appends every call and its outcome to a file: `OperationRegistry(interceptors=[recorder])`.
 
     These values are replaced in the file: `secrets`, the values of environment variables such as `GITHUB_TOKEN`, fields
     with names such as `token`, fields that a schema marks as secret, and strings that look like credentials. If

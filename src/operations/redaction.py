@@ -74,7 +74,7 @@ class Redactor:
         return self._bytes(value) if isinstance(value, bytes) else value
 
     def beginning(self, value: Any, most: int) -> Beginning:
-        """Return the beginning of `value` without secrets; its JSON has about `most` characters or more."""
+        """Return the beginning of `value` without secrets; no field or item is added after `most` characters."""
         return Beginning(value, most, text=self.text, is_secret=is_secret_name, hide=_hidden)
 
     def schema(self, value: Any) -> Any:

@@ -139,7 +139,7 @@ class OperationSpec(msgspec.Struct, frozen=True, kw_only=True):
             force(self, "error_schemas", {code: as_schema(schema) for code, schema in self.error_schemas.items()})
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the spec as plain data with its JSON names; unset fields are omitted."""
+        """Return the spec as plain data with its JSON names; most fields are omitted if they are empty."""
         data: dict[str, Any] = {
             "name": self.name,
             "namespace": self.namespace,
@@ -180,7 +180,7 @@ class InputParts(Protocol):
 
 
 class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
-    """A spec with a handler for `execute`, a stream for `subscribe`, or both."""
+    """A spec with a handler for `execute` and a stream for `subscribe`; either may be missing."""
 
     spec: OperationSpec
     handler: Handler | None = None
@@ -220,8 +220,9 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
         return self.spec.id
 
     def rebuild(self, envelope: ResponseEnvelope[Any]) -> ResponseEnvelope[R_co]:
-        """Return an envelope with its data as the declared Python type; unchanged if the output schema does not apply
-        to it.
+        """Return an envelope with its data as the declared Python type.
+
+        The envelope is unchanged if there is no `load`, or if the output schema does not apply to it.
         """
         if self.load is None or not (self.schema_applies or has_described_data)(envelope):
             return envelope
@@ -238,7 +239,7 @@ def as_schema(schema: SchemaLike) -> Schema:
 
 
 def streams(handler: Any) -> bool:
-    """Whether a handler is an async generator function, so that it can run a subscription."""
+    """Whether a handler is an async generator function, or an object whose `__call__` is one."""
     return inspect.isasyncgenfunction(handler) or (
         callable(handler) and inspect.isasyncgenfunction(type(handler).__call__)
     )

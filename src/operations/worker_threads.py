@@ -49,7 +49,7 @@ class WorkerThreads:
         self._pools.clear()
 
     async def in_thread(self, handler: Handler, input: Any, context: OperationContext) -> Any:
-        """Run a plain function in a worker thread; if the caller is cancelled, the thread continues."""
+        """Run a plain function in a worker thread; if the caller is cancelled, a function that has begun continues."""
         depth = _depth.get()
         pool = self._pools.get(depth) or self._add_pool(depth)
         variables = contextvars.copy_context()

@@ -161,7 +161,7 @@ def host_and_port(text: str) -> tuple[str, int]:
 
 
 def seconds(text: str) -> float:
-    """Parse a positive duration in seconds, with an optional unit: `5`, `0.5s`, `200ms`, `2m`."""
+    """Parse a positive duration in seconds, with an optional unit: `5`, `0.5s`, `200ms`, `2m`, `1h`."""
     for unit, factor in (("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0)):
         if text.endswith(unit):
             text, scale = text.removesuffix(unit), factor

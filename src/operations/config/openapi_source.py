@@ -104,7 +104,7 @@ def _http_auth(auth: AuthSettings) -> HTTPAuth:
 
 
 class _RecordingFS:
-    """Local file system that records in `names` every file that a document refers to, including missing ones."""
+    """Local file system that records in `names` the path of each file to read, also of a missing one."""
 
     def __init__(self, document: Path, names: dict[str, None]) -> None:
         self._document = document

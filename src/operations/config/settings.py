@@ -490,7 +490,9 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def namespace(self) -> str:
-        """The namespace for operations without one: the setting `namespace`; by default, the name of the source."""
+        """The namespace for operations without one: the setting `namespace`; by default, the name of the source, with
+        `_` for invalid characters.
+        """
         segments = (re.sub(_NOT_IN_NAMES, "_", segment) or "_" for segment in self.name.split("."))
         return self.settings.namespace or ".".join(segments)
 

@@ -368,7 +368,7 @@ def _check_tokens(checker: Checker, known: Sequence[TokenSettings], key: Key) ->
 
 
 def check_serve(checker: Checker, serve: ServeSettings, key: Key) -> None:
-    """Report duplicate tokens, an incomplete JWT table, and invalid addresses and audiences."""
+    """Report duplicate tokens, invalid addresses, and settings that are incomplete or contradict each other."""
     if serve.jwt is not None:
         _check_jwt(checker, serve.jwt, (*key, "jwt"))
         if serve.jwt.audience is None and serve.public_url is None:

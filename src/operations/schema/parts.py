@@ -73,7 +73,7 @@ class Fields(SchemaParts):
         return sorted(declared, key=lambda name: name not in required)
 
     def is_open(self, path: FieldPath = ()) -> bool:
-        """Whether undeclared fields are allowed."""
+        """Whether the object at a path allows undeclared fields."""
         return not any(
             node.get("additionalProperties") is False or node.get("unevaluatedProperties") is False
             for node in self.at(path)
@@ -84,7 +84,7 @@ class Fields(SchemaParts):
         return {kind for node in self.at(path) for kind in kinds_of(node)}
 
     def choices(self, path: FieldPath) -> list[Any]:
-        """Return the values of an enumeration at a path."""
+        """Return the values that `enum` and `const` list at a path; empty without these keywords."""
         listed: list[Any] = []
         for node in self.at(path):
             listed += node.get("enum", ())

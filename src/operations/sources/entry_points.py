@@ -28,7 +28,7 @@ def list_sources() -> list[str]:
 
 
 def find_source(name: str) -> SourceFunction:
-    """Return the function of a source; raise `VALIDATION_ERROR` if it is not installed or cannot be imported."""
+    """Return the function of a source; raise `VALIDATION_ERROR` if the source is not installed or not usable."""
     entries: list[EntryPoint] = list(entry_points(group=GROUP, name=name))
     if not entries:
         known = ", ".join(list_sources()) or "no source"

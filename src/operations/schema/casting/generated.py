@@ -1,7 +1,7 @@
 """Generated code that removes undeclared properties and fills in defaults: fast code for the most common changes.
 
-Each node has one function, which never changes a value but a copy. `Repair` makes all other changes. The caller checks
-the result with the closed form, so an incomplete result costs only time.
+Each node that may need changes has one function. It never changes its argument: it returns a changed copy. `Repair`
+makes all other changes. The caller checks the result with the closed form, so an incomplete result costs only time.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ Normaliser = Callable[[Any], Any]
 def generate(nodes: Nodes) -> tuple[Normaliser, Normaliser] | None:
     """Return two functions that normalise values of the root; None if generating code is not worthwhile.
 
-    The first removes only those undeclared properties whose names earlier values had. It is fast and nearly always
-    sufficient. The second inspects every property, and records the names of undeclared properties for the first.
+    Of the undeclared properties, the first removes only those whose names earlier values had. It is fast and nearly
+    always sufficient. The second inspects every property, and records the names of undeclared properties for the first.
     """
     learned: dict[int, list[str]] = {}
     quick = _Writer(nodes, learned, quick=True).compiled()
@@ -142,7 +142,7 @@ class _Writer:
             yield f"                learn({excess}, k)"
 
     def _extras(self, node: Node, kept: frozenset[str]) -> Iterator[str]:
-        """Cast the properties that only `additionalProperties` describes."""
+        """Yield the code that casts the properties which only `additionalProperties` describes."""
         function = self._function(node.member("\0"))
         if function is not None:
             yield f"    for k in v.keys() - {self._constant(kept)}:"
@@ -241,7 +241,7 @@ def _only_container(node: Node) -> Node | None:
 
 
 def _is_idle(node: Node) -> bool:
-    """Whether values of a node need no generated code: they are scalars, or anything is accepted."""
+    """Whether a node needs no generated code, for example because its values are scalars."""
     if node.never or node.choices is not None:
         return True
     if node.unions or node.conditional:

@@ -188,7 +188,7 @@ class Caster:
             return value, [Problem("", "", "nested too deeply to cast")]
 
     def _normalised_fast(self, value: Any) -> Normalised | None:
-        """Return the normalised value if removing properties and filling in defaults is sufficient; otherwise None."""
+        """Return the result of the generated code if it is normal; None if it is not, or if there is no such code."""
         self._last_changed = False
         if not self._writes_code(value) or not self._generated_helps:
             return None

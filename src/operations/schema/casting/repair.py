@@ -106,7 +106,9 @@ class Repair:
         return self._replaced(node, value) if self._total and not node.check(value) else value
 
     def _replaced(self, node: Node, value: Any) -> Any:
-        """Return the replacement of `total` for an invalid value: a default, else the smallest valid value."""
+        """Return the replacement of `total` for an invalid value: a default, else the smallest valid value, else the
+        value itself.
+        """
         smallest = self._builder.smallest(node)
         return value if smallest is MISSING or not node.check(smallest) else smallest
 
@@ -147,7 +149,7 @@ class Repair:
         return out if changed or added else value
 
     def additions(self, node: Node, value: dict[str, Any]) -> dict[str, Any]:
-        """Return the declared defaults that `value` lacks, up to the maximum number of properties."""
+        """Return the declared defaults that `value` lacks; optional ones only while `maxProperties` allows them."""
         added: dict[str, Any] = {}
         for name in defaultable(node):
             if name not in value and (default := default_for(node, name)) is not MISSING:
@@ -187,7 +189,7 @@ class Repair:
         return [self.cast_to(child, item) for item in value]
 
     def _sized(self, node: Node, out: list[Any]) -> list[Any]:
-        """Return the items truncated or padded to the required length, and made unique."""
+        """Return the items truncated or padded to the required length, and made unique if the schema requires this."""
         given = node.default if isinstance(node.default, list) else []
         is_tuple = bool(node.tuple_length) and not node.has_rest
         target_length = node.tuple_length if is_tuple else (node.strictest("minItems") or 0)

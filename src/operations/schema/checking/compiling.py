@@ -56,7 +56,7 @@ def _regex_options(patterns: Iterable[str]) -> dict[str, Any]:
 
 
 def compiled_original(document: Any, draft: int | None, loader: Loader | None) -> jsonschema_rs.Validator | None:
-    """Return a validator for a document in its own draft; None if the native engine rejects it."""
+    """Return a validator for a document in its own draft; None if the native engine cannot or must not use it."""
     if too_shared(document):
         return None
     options: dict[str, Any] = {"offline": True, "validate_formats": False}

@@ -80,7 +80,7 @@ def _members(level: list[Any]) -> list[Any]:
     """Return the contents of a level's containers; if there are too many, only enough to exceed the limit.
 
     Only JSON containers are inspected: `get_referents` of some extension modules (`_asyncio` in Python 3.12) returns
-    dead objects. They are inspected a few at a time: many references to one long list would exhaust memory.
+    dead objects. Containers are inspected a few at a time: many references to one long list would exhaust memory.
     """
     if not _PLAIN.issuperset(map(type, level)):
         level = [_plain_container(part) for part in level if isinstance(part, Mapping | list | tuple)]
@@ -134,7 +134,7 @@ def count_parts(value: Any, limit: int) -> int:
 
 
 def too_shared(value: Any) -> bool:
-    """Whether `value` has the same parts in so many places that its JSON text would exhaust memory."""
+    """Whether the JSON text of `value`, in which shared parts are repeated, would exhaust memory."""
     level = [value]
     counted = 0
     while level and counted <= _WIDE:

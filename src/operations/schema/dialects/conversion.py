@@ -366,7 +366,10 @@ _DOCUMENTATION = frozenset({"discriminator", "xml", "externalDocs", "nullable", 
 
 
 def from_openapi30(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a schema object with OpenAPI's own keywords replaced or dropped; sub-schemas stay unchanged."""
+    """Return a schema object with OpenAPI's own keywords replaced or dropped, and a misspelled `type` corrected.
+
+    Sub-schemas stay unchanged, and so does an object with a `$ref`.
+    """
     if "$ref" in schema:
         return schema
     kind = schema.get("type")
@@ -397,7 +400,7 @@ def _with_null(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _or_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema that also accepts null, for a schema without a type; annotations stay outside the union."""
+    """Return a union of a schema and null; its annotations stay outside the union."""
     described: dict[str, Any] = {}
     for keyword in ("title", "description", "default", "examples"):
         if keyword in schema:

@@ -172,7 +172,7 @@ def sample_strings(pattern: str, minimum: int = 0) -> Iterator[str]:
 def unrolled_length(pattern: str) -> int:
     """Return the number of parts of a pattern after all counted repetitions are unrolled: 8 for `(ab{3}){2}`.
 
-    Return 10**9 if the number is unknown.
+    For a pattern that cannot be parsed, return 10**9 if it may have several such repetitions, else 0.
     """
     tree = _parsed(pattern)
     return 10**9 if tree is None and pattern.count("{") > 1 else _unrolled_length(tree or ())
@@ -206,7 +206,7 @@ def _parsed(pattern: str) -> Any:
 
 
 def _pythonic(pattern: str) -> str:
-    """Return a pattern in Python's syntax: named groups, and letters for Unicode properties."""
+    """Return a pattern in Python's syntax, with common characters for Unicode properties and without inline flags."""
     out: list[str] = []
     inside = False
     for piece in re.findall(_PIECE, pattern):

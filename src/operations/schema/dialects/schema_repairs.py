@@ -163,8 +163,8 @@ class _Joined:
     def repaired(self, node: dict[str, Any]) -> dict[str, Any] | None:
         """Return a repaired copy if one part forbids a property that another requires; otherwise None.
 
-        In the copy, the parts allow undeclared properties, and the merged schema forbids them. If no part describes
-        some required property, the merged schema allows undeclared properties as well.
+        In the copy, the rule for undeclared properties moves from the parts to the merged schema. If no part describes
+        some required property, the rule is dropped.
         """
         if "allOf" not in node and not ("required" in node and node.keys() & {"$ref", "additionalProperties"}):
             return None

@@ -78,7 +78,7 @@ def from_type(tp: Any, *, mode: Mode = "output") -> Schema:
 
 
 def codec_for(tp: Any, *, mode: Mode = "output") -> TypeCodec[Any]:
-    """Return the codec of a Python type; raise `TypeError` if it cannot be described."""
+    """Return the codec of a Python type; raise `TypeError` if the type is not supported."""
     try:
         hash(tp)
     except TypeError:

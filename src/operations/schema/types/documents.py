@@ -232,8 +232,8 @@ class Writer:
         return found if isinstance(found, dict) else document
 
     def adopt(self, document: Mapping[str, Any]) -> Document:
-        """Add the definitions of a finished document, and return its root; a definition whose name another one has is
-        renamed.
+        """Add the definitions of a finished document, and return its root. A definition is renamed if a different one
+        has its name.
         """
         theirs = document.get("$defs", {})
         names = {name: name for name in theirs}

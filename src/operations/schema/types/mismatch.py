@@ -50,7 +50,8 @@ def too_deep() -> CallError:
 def found_within(error: CallError, step: str | int) -> list[Found]:
     """Return the problems of a part of a value as problems of the whole value.
 
-    `step` is the key or index of the part; it becomes the first step of each pointer.
+    `step` is the key or index of the part; it becomes the first step of each pointer. An error without a list of
+    problems is raised again.
     """
     prefix = pointer((step,))
     details = error.details

@@ -174,8 +174,9 @@ class MCPCaller:
     def _seconds(self, context: OperationContext) -> float | None:
         """Return the seconds that a call may take: until just after its deadline, or else the config's `timeout`.
 
-        The registry already enforces the deadline; this limit is for handlers that are called directly. It ends later
-        than the deadline, because two cancellations at the same moment would interrupt each other.
+        Raise `TIMEOUT` if the deadline has passed. The registry already enforces the deadline; this limit is for
+        handlers that are called directly. It ends later than the deadline, because two cancellations at the same moment
+        would interrupt each other.
         """
         if context.deadline is None:
             return self._config.timeout

@@ -119,7 +119,7 @@ class MCPConnection:
             await asyncio.wait((owner,))
 
     async def _run(self) -> None:
-        """Run the owner task: open one session after another until the connection is closed."""
+        """Run the owner task: open one session after another until the connection is closed or the first open fails."""
         try:
             with self._scope:
                 while not self._is_closing:

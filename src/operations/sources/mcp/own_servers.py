@@ -204,7 +204,7 @@ class _Items:
 
 
 def read_own(result: Mapping[str, Any], output_schema: Schema) -> ResponseEnvelope[Any]:
-    """Return the envelope in a result of a server of this library; raise the error if the result has one."""
+    """Return the envelope of a result from a server of this library; raise the error if the result has one."""
     meta = result.get("_meta")
     meta = meta if isinstance(meta, Mapping) else {}
     error, envelope = meta.get(ERROR), meta.get(ENVELOPE)

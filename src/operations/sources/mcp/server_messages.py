@@ -221,7 +221,7 @@ class Notifications:
 
     @contextlib.asynccontextmanager
     async def subscribed(self, client: ClientSession) -> AsyncIterator[None]:
-        """Subscribe to changes of the list of tools, unless the protocol version sends them without a subscription."""
+        """Subscribe to changes of the list of tools during the block, if protocol version and server support this."""
         tools = client.server_capabilities.tools if client.server_capabilities else None
         if client.protocol_version not in MODERN_PROTOCOL_VERSIONS or tools is None or not tools.list_changed:
             yield

@@ -161,7 +161,7 @@ class CredentialSource:
             raise CallError(ErrorCode.TIMEOUT, "oauth2: the token endpoint did not respond in time") from None
 
     def _token_endpoint(self, auth: HTTPAuth, scheme: Mapping[str, Any] | None) -> str:
-        """Return the URL of the token endpoint; raise `VALIDATION_ERROR` if its origin may not receive credentials."""
+        """Return the URL of the token endpoint; raise `VALIDATION_ERROR` if no known URL may receive credentials."""
         if auth.token_url is not None and is_complete(auth.token_url):
             return auth.token_url
         url = auth.token_url or _token_url(scheme)

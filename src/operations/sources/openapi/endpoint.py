@@ -241,7 +241,7 @@ class OpenAPIEndpoint:
         return True if response_description is None else response_description.schema
 
     def _response_kinds(self, raw: msgspec.Raw | None) -> tuple[bool, bool]:
-        """Return whether the document declares event streams as responses, and whether it allows other responses."""
+        """Return whether the operation may respond with an event stream, and whether it may respond otherwise."""
         if not self._service.may_stream:
             return False, True
         if raw is not None and _STREAM_MARK not in bytes(raw) and b'"$ref"' not in bytes(raw):

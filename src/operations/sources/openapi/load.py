@@ -293,7 +293,7 @@ class HTTPServices:
         return operations
 
     async def remove(self, namespace: str) -> None:
-        """Unregister a service's operations and close its connections."""
+        """Unregister a service's operations and close its connections; raise `OPERATION_NOT_FOUND` if it is unknown."""
         operations = self._services.pop(namespace, None)
         if operations is None:
             raise CallError(ErrorCode.OPERATION_NOT_FOUND, f"unknown service {namespace!r}")

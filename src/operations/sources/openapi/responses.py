@@ -46,7 +46,7 @@ def may_have_body(method: str, status: int) -> bool:
 
 
 def read_data(content_type: str, body: bytes) -> Any:
-    """Return the body as data: JSON parsed, text decoded, anything else as bytes.
+    """Return the body as data: JSON parsed, text decoded, anything else as bytes. Malformed JSON is returned as text.
 
     An empty body is an empty string or empty bytes; for JSON, and without a content type, it is None.
     """

@@ -165,7 +165,7 @@ class Upload(msgspec.Struct, frozen=True):
 
 
 def upload_of(value: Any, schema: Mapping[str, Any] | None = None) -> Upload | None:
-    """Return a value as a file; None if the value is not a file. Raise `ValueError` if the file does not exist.
+    """Return a value as a file; None if the value is not a file. Raise `ValueError` if the file cannot be read.
 
     A string is a file's content if the schema is binary.
     """
