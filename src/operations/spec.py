@@ -139,7 +139,7 @@ class OperationSpec(msgspec.Struct, frozen=True, kw_only=True):
             force(self, "error_schemas", {code: as_schema(schema) for code, schema in self.error_schemas.items()})
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the spec as plain data with its JSON names; most fields are omitted if they are empty."""
+        """Return the spec as plain data with its JSON names, without its id and without most of its empty fields."""
         data: dict[str, Any] = {
             "name": self.name,
             "namespace": self.namespace,

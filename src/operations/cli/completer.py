@@ -124,7 +124,7 @@ def _values(declared: Argument | Option, word: str, positional: list[str], befor
 
 
 def _operations(word: str, ids: Iterable[str]) -> Iterator[str]:
-    """Yield ids that start with a word; if there are more than 40, yield only their namespaces."""
+    """Yield the ids that start with a word; of more than 40 ids, only the next namespaces, if these differ."""
     found = [each for each in ids if each.startswith(word)]
     if len(found) <= 40:
         yield from found

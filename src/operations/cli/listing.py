@@ -142,7 +142,7 @@ def _entry(spec: OperationSpec, source: str) -> CatalogueEntry:
 
 
 def summary(entry: CatalogueEntry) -> str:
-    """Return the text of an operation in a list: its title, or the start of its description."""
+    """Return the text of an operation in a list: its title, or without a title its description."""
     return entry.title or entry.description
 
 

@@ -47,8 +47,8 @@ class Output:
     def text_of(self, envelope: ResponseEnvelope[Any], *, compact: bool = False, to_file: bool = False) -> bytes:
         """Return what to print for a result, with a line end.
 
-        With `compact`, the text is one line of JSON, also for bytes. With `to_file`, bytes are returned unchanged, even
-        with `--json`.
+        With `compact`, JSON is written on one line, and bytes as JSON. With `to_file`, bytes are returned unchanged,
+        even with `--json`, and so is a file that is the only one among content blocks.
         """
         value = self._selected(envelope)
         if self._jq is not None:
@@ -136,7 +136,7 @@ class Output:
 
 
 def write_json(value: Any, *, compact: bool = False) -> None:
-    """Write a value as JSON: indented and coloured on a terminal, else on one line."""
+    """Write a value as JSON: on one line in a pipe or with `compact`, else indented and coloured."""
     text = encode_json(value)
     if not is_terminal(results()):
         write_text(text.decode() + "\n")

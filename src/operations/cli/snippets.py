@@ -32,7 +32,7 @@ _FORMATS = {
 
 
 def example_input(schema: Schema, *, optional: bool = False) -> Any:
-    """Return an input that the schema accepts: its required fields, and with `optional` some others.
+    """Return an example input: its required fields, or one field if none is required; with `optional`, also others.
 
     Values come from the schema's examples and types. If the schema rejects this input, invalid parts are replaced.
     """

@@ -109,8 +109,9 @@ class Child:
 class Supervisor:
     """Keeps `count` processes of a command running until `stopping` is set.
 
-    A process that ends is started again, after a delay that doubles while it fails quickly. `reload` replaces the
-    processes one by one. An old process is stopped only when the new one is ready; otherwise the old process stays.
+    A process that ends is started again, after a delay that doubles while it fails quickly. If a process ends before it
+    is ready, with an exit code in `_FINAL`, the supervisor stops all processes. `reload` replaces the processes one by
+    one. An old process is stopped only when the new one is ready; otherwise the old process stays.
     """
 
     def __init__(self, words: Callable[[int], Sequence[str]], count: int, *, grace: float, report: Report) -> None:
@@ -180,7 +181,10 @@ class Supervisor:
         return True
 
     async def _keep(self, number: int) -> None:
-        """Start process `number`, and start it again whenever it ends, also after a reload has replaced it."""
+        """Start process `number`, and start it again whenever it ends, also after a reload has replaced it.
+
+        If it ends with a code in `_FINAL` before it is ready, stop all processes instead.
+        """
         delay = 0.0
         while True:
             await asyncio.sleep(delay)

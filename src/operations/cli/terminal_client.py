@@ -42,7 +42,7 @@ class TerminalClient:
             raise CallError(ErrorCode.TIMEOUT, f"no answer within {timeout:g} s", {"reason": "NO_ANSWER"}) from None
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
-        """Show a log message."""
+        """Show a log message; ignore other notifications."""
         if method == "notifications/message":
             stderr.write_line(printable_line(str(params.get("data"))))
 

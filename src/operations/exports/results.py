@@ -136,7 +136,7 @@ def project(data: Any, paths: Iterable[str]) -> Any:
 
 
 def redact_fields(data: Any, patterns: Sequence[str]) -> Any:
-    """Return data in which the values of fields whose names match a pattern are replaced; case does not matter."""
+    """Return data in which non-empty values of fields with a matching name are replaced; case does not matter."""
     if isinstance(data, dict):
         return {
             key: REDACTED

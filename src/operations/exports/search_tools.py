@@ -86,7 +86,10 @@ class SearchTools(FixedTools):
         self._index = SearchIndex(())
 
     def search(self, query: str, limit: int = 8) -> str:
-        """Return a line for each of the best matches: signature and description. An empty query returns an overview."""
+        """Return a line for each of the best matches: signature and description. An empty query returns an overview.
+
+        If nothing matches, the text says so and has a short overview.
+        """
         by_id = {tool.spec.id: tool.spec for tool in self.tools.tools.values()}
         if not query.strip():
             return compact_listing(by_id)

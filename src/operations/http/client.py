@@ -257,7 +257,10 @@ def sent_headers(request: HTTPRequest) -> Sequence[tuple[str, str]]:
 
 
 def announced_length(request: HTTPRequest) -> int | None:
-    """Return the `Content-Length` of a streamed body; None without this header, or if the body is not streamed."""
+    """Return the `Content-Length` of a streamed body; None without this header, or if the body is not streamed.
+
+    Raise `VALIDATION_ERROR` for an invalid length.
+    """
     if request.body is None or isinstance(request.body, bytes):
         return None
     lengths = {value.strip() for name, value in request.headers if name.lower() == "content-length"}

@@ -151,7 +151,7 @@ async def _get(client: HTTPClient, url: str) -> dict[str, Any]:
 
 
 def _key_id(token: str | None) -> str | None:
-    """Return the unverified key id of a token; None if the token has no key id."""
+    """Return the unverified key id of a token, None if it has none; raise `ACCESS_DENIED` if the token is not a JWT."""
     import jwt
 
     try:

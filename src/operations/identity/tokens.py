@@ -127,8 +127,8 @@ class JWTTokens:
     The claim `sub` is the id of the identity, `scope` or `scopes` its scopes, `resources` its resources, and
     `namespaces` the namespaces where it may register operations. With the claim `speaksForCallers` set to false, nested
     calls of a worker have the worker's own identity. `key` is the key of the algorithm (a secret, a public key or its
-    PEM) or a JWKS as a dict; from a JWKS, the token's key id selects the key. A token is accepted until `leeway`
-    seconds after its `exp`, to allow for differences between clocks.
+    PEM) or a JWKS as a dict; from a JWKS, the token's key id selects the key. The claims `sub` and `exp` are required.
+    A token is accepted until `leeway` seconds after its `exp`, to allow for differences between clocks.
     """
 
     def __init__(

@@ -62,7 +62,7 @@ class FieldRedactor:
         return value
 
     def beginning(self, value: Any, most: int) -> Any:
-        """Return the beginning of a value, without secrets: at least its first `most` characters as JSON."""
+        """Return the beginning of a value without secrets; no field or item is added after `most` characters."""
         return Beginning(value, most, text=self.clean, is_secret=self._is_secret, hide=lambda _: REDACTED).data
 
     def clean_envelope(self, envelope: ResponseEnvelope[Any]) -> ResponseEnvelope[Any]:

@@ -19,8 +19,9 @@ _TRANSIENT = (ErrorCode.UNAVAILABLE, ErrorCode.TIMEOUT)
 class Retry:
     """Repeats a query after a transient error: at most `attempts` calls, within the retry budget.
 
-    Transient errors are `UNAVAILABLE`, `TIMEOUT` and an HTTP status of `statuses`. Streams are not repeated. A mutation
-    is never repeated, except with `unexecuted_mutations=True` if its error states that it was not executed.
+    Transient errors are `UNAVAILABLE`, `TIMEOUT` and an HTTP status of `statuses`. Streams are not repeated. A call is
+    not repeated if the upstream requests a delay above `longest_delay`, or if the delay would end after the deadline. A
+    mutation is never repeated, except with `unexecuted_mutations=True` if its error states that it was not executed.
 
     The retry budget starts with `reserve` repeats. The first attempt of each call adds `budget` repeats, up to
     `reserve` in all, and each repeat uses one. An outage therefore does not multiply the load.

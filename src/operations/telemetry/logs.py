@@ -34,8 +34,8 @@ class JSONFormatter(logging.Formatter):
     """Writes a record as JSON on one line: `time`, `level`, `logger`, `message`, and further fields.
 
     `request_id` and `operation` come from the record, or from the current call. `trace_id` and `span_id` are of the
-    current OpenTelemetry span. `traceback` is that of the record's exception. Further attributes of the record
-    are added.
+    current OpenTelemetry span. `traceback` is that of the record's exception. Further attributes of the record are
+    added. The fields of a very long record are truncated.
     """
 
     def format(self, record: logging.LogRecord) -> str:

@@ -24,7 +24,7 @@ async def metrics_text(*sources: object) -> str:
     """Return the metrics of sources (registries, workers, hubs, …) in the text format of Prometheus.
 
     The values are read in slices of a millisecond, and written in a thread: calls continue meanwhile. Sources without
-    metrics are ignored; values with the same name and labels are summed.
+    metrics are ignored, and so are metrics that are not in `METRICS`. Values with the same name and labels are summed.
     """
     measures: list[Measure] = []
     until = perf_counter() + _SLICE_SECONDS

@@ -23,7 +23,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def run(args: ParsedArguments) -> int:
-    """Write the editor's configuration."""
+    """Add the operations to the editor's configuration; with `--dry-run`, print the change instead."""
     if args.editor not in EDITORS:
         raise CommandError(f"unknown editor {args.editor}", f"expected one of {', '.join(EDITORS)}")
     # The editor starts the server without a terminal, where nobody can be asked: the user must trust the file now.

@@ -131,7 +131,7 @@ class _Report:
             self._output.note(f"first failure: {self._first}")
 
     def report_exit(self) -> int:
-        """Return the exit code: the common code of all failures, or 5 if their codes differ."""
+        """Return 0 without failures, else the common exit code of all failures, or 5 if their codes differ."""
         if not self.failures:
             return OK
         code = next(iter(self.failures)) if len(self.failures) == 1 else OPERATION
