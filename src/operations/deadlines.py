@@ -152,6 +152,7 @@ class Deadline(msgspec.Struct, eq=False, kw_only=True):
         except BaseException as raised:
             if self.error is None or (not self._uncancel() and isinstance(raised, asyncio.CancelledError)):
                 raise
+            self._explain_by(raised)
         finally:
             if bucket is not None:
                 bucket.discard(self)
@@ -162,6 +163,15 @@ class Deadline(msgspec.Struct, eq=False, kw_only=True):
             raise self.error
         finally:
             self.error = None  # avoids a reference cycle with its traceback
+
+    def _explain_by(self, raised: BaseException) -> None:
+        """Use the cause of the work's cancellation as the error, if it is a timeout of the same operation."""
+        cause = raised.__cause__
+        if isinstance(raised, asyncio.CancelledError) and isinstance(cause, CallError):
+            assert self.error is not None
+            is_same = isinstance(cause.details, dict) and cause.details.get("operationId") == self.operation_id
+            if is_same and self.error.code is cause.code is ErrorCode.TIMEOUT:
+                self.error = cause
 
     def _enter(self) -> Bucket | None:
         """Start the timer, now that the work is suspended; return its bucket, or None if there is no deadline."""

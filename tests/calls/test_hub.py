@@ -380,13 +380,44 @@ async def test_a_lost_spoke_loses_its_operations_immediately_and_gets_them_back(
 async def test_a_repeated_call_that_no_worker_responds_to_reports_the_lost_worker(field: Field) -> None:
     sleeper = Sleeper("shop.sleep")
     handler = await field.worker("shop", sleeper.operation)
+    caller = await field.spoke("ada")
+
+    @operation(id="own.outer", type="query")
+    async def outer(context: OperationContext) -> Any:
+        return await context.env.shop.sleep()
+
+    async with from_call(caller) as remote:
+        await remote.ready("shop.sleep")
+        remote.registry.register(outer)
+        context = OperationContext(deadline=int(time.time() * 1000) + 3000)
+        calls = [
+            asyncio.create_task(error_of(PendingRequestMap(caller).call("shop.sleep", retry=True, timeout=3))),
+            asyncio.create_task(error_of(remote.registry.execute("shop.sleep", context=context))),
+            asyncio.create_task(error_of(remote.registry.execute("own.outer", context=context))),
+        ]
+        await until(lambda: sleeper.runs == 3)
+        await handler.transport.close()
+        *direct, nested = await asyncio.gather(*calls)
+        for error in direct:
+            assert (error.code, error.details["executed"]) == (ErrorCode.TIMEOUT, "unknown")
+            assert error.details["reason"] == "WORKER_LOST"
+            assert error.message.startswith(
+                "shop.sleep: the deadline passed after the worker or the connection was lost"
+            )
+        assert nested.code is ErrorCode.TIMEOUT
+
+
+async def test_the_cancellation_of_a_repeated_call_stays_a_cancellation(field: Field) -> None:
+    sleeper = Sleeper("shop.sleep")
+    handler = await field.worker("shop", sleeper.operation)
     pending = PendingRequestMap(await field.spoke("ada"))
-    call = asyncio.create_task(error_of(pending.call("shop.sleep", retry=True, timeout=2)))
+    call = asyncio.create_task(pending.call("shop.sleep", retry=True, timeout=60))
     await sleeper.started.wait()
     await handler.transport.close()
-    error = await call
-    assert (error.code, error.details["executed"]) == (ErrorCode.TIMEOUT, "unknown")
-    assert "the worker or the connection was lost" in error.message
+    await until(lambda: is_held_back(pending._transport))
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
 
 
 @pytest.mark.fault(17, 40, on="websocket")

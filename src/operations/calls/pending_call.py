@@ -166,8 +166,7 @@ class PendingCall(msgspec.Struct, eq=False):
             self._fail(timed_out(self.operation_id, "no", "before any worker was available"))
             return
         self.abort_worker("the deadline passed")
-        when = _AFTER_LOSS if self._risked else "during the call"
-        self._fail(timed_out(self.operation_id, "unknown", when))
+        self._fail(self._lost_worker() if self._risked else timed_out(self.operation_id, "unknown"))
 
     def cancel(self, error: CallError) -> None:
         """End the call from the caller's side."""
@@ -235,10 +234,17 @@ class PendingCall(msgspec.Struct, eq=False):
         address = direct_address(peers[0], self.operation_id)
         transport.send(address, self.message, lambda reason: self._send_to(peers[1:]))
 
+    def _lost_worker(self) -> CallError:
+        """Return the error for a passed deadline after an attempt that was lost."""
+        return timed_out(self.operation_id, "unknown", _AFTER_LOSS, reason="WORKER_LOST")
+
     def _note_end(self, error: BaseException) -> bool:
         """Handle an error or a cancellation; return whether the error shows that the operation ran."""
         if isinstance(error, asyncio.CancelledError):
             self.abort_worker("the caller was cancelled")
+            if self._risked and not self.is_stored:
+                # The cancellation may be that of a deadline around this call, which knows nothing of the loss.
+                error.__cause__ = self._lost_worker()
         return isinstance(error, CallError) and executed_of(error) == "yes"
 
     def abort_worker(self, reason: str) -> None:

@@ -46,6 +46,7 @@ _REASON_HINTS = {
     "EXPIRED": "get a new token and its key from the issuer",
     "FORGED": "use the key that was issued with the token; the issuer and the workers need the same secret",
     "INVALID": "get a token that the workers accept, and its key, from the issuer",
+    "WORKER_LOST": "check the worker; the operation may have run",
     "UNSIGNED": "pass --url NAME, with a name in [transports] whose signing table has a token",
 }
 
