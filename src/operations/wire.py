@@ -27,6 +27,11 @@ escape.
 """
 _DOLLAR, _BACKSLASH = JSON_MARKERS
 _BIG_INTEGER = 1
+_LONGEST_INTEGER = 1_785
+"""Largest number of bytes of an integer in MessagePack: 4,299 digits.
+
+JSON decoders accept at most 4,300 digits, and the engine that checks schemas accepts a longer integer whatever its limits.
+"""
 _INDEX_DIGITS = 9
 _DEEPEST = 100
 """Maximum depth of values that `encode_any` converts; deeper values become null."""
@@ -372,6 +377,8 @@ def extend(value: Any) -> Any:
         return [extend(item) for item in value]
     if type(value) is int and not -(2**63) <= value < 2**64:
         size = value.bit_length() // 8 + 1
+        if size > _LONGEST_INTEGER:
+            raise ValueError("an integer has more than 4,299 digits")
         return msgspec.msgpack.Ext(_BIG_INTEGER, value.to_bytes(size, "big", signed=True))
     return value
 
@@ -380,6 +387,8 @@ def read_extension(code: int, data: memoryview) -> Any:
     """Decode an integer above 64 bits from MessagePack."""
     if code != _BIG_INTEGER:
         raise ValueError(f"unknown extension {code}")
+    if len(data) > _LONGEST_INTEGER:
+        raise ValueError("an integer has more than 4,299 digits")
     return int.from_bytes(data, "big", signed=True)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import pytest
@@ -20,12 +20,21 @@ from operations.identity import Principal, StaticTokens
 from operations.pubsub import Arrival, Transport
 from operations.serving import Limits, app
 from operations.testing import error_of
-from operations.wire import LARGE_MESSAGE, MAX_VALUES, check_json_values, check_msgpack_values
+from operations.wire import (
+    LARGE_MESSAGE,
+    MAX_VALUES,
+    check_json_values,
+    check_msgpack_values,
+    decode_msgpack,
+    encode_msgpack,
+    encode_portable,
+)
 from tests.security.untrusted_bus import SECRET, TOKENS, Bus, session, untrusted_bus
 from tests.serving.asgi_client import request
 from tests.serving.http_server import running
 from tests.serving.mcp.served_endpoint import serve_endpoint
 from tests.serving.mcp.wire import SDK_ONLY, message, post
+from tests.waiting import until
 
 TOO_MANY: list[Any] = [[]] * (MAX_VALUES + 1)
 FORMATS = ["json", "msgpack"]
@@ -321,3 +330,38 @@ async def test_the_memory_of_a_refused_message_is_bounded() -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 48 << 20  # decoded, it would take 80 bytes a value
+
+
+@operation(id="shop.take", type="query")
+async def take(number: Annotated[int, msgspec.Meta(le=100)]) -> str:
+    return f"{number.bit_length()} bits"
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("zeros", [30, 4_290, 4_299, 4_300, 5_000, 50_000])
+async def test_integers_of_any_length_are_checked(zeros: int, format: Literal["json", "msgpack"]) -> None:
+    """The engine that checks schemas accepts an integer of more than 4,300 digits, whatever the limits of its schema."""
+    async with untrusted_bus("memory") as bus:
+        worker, mallory = await bus(), await bus()
+        handler = CallHandler(OperationRegistry([take]), worker)
+        answers: list[Any] = []
+        mallory.listen("inbox.mallory", lambda sent, arrival: answers.append(codec.read_event(sent)))
+        number = 10**zeros
+        input: Any = {"number": msgspec.msgpack.Ext(1, number.to_bytes(number.bit_length() // 8 + 1, signed=True))}
+        encode: Any = msgspec.msgpack.encode
+        if format == "json":
+            input, encode = {"number": msgspec.Raw(b"1" + b"0" * zeros)}, msgspec.json.encode
+        payload = {"requestId": "mallory-1", "operationId": "shop.take", "input": input}
+        event = {"v": 1, "type": "call.requested", "id": "mallory-1", "to": "shop.take", "payload": payload}
+        mallory.send("work.shop", encode(event))
+        await until(lambda: bool(answers))
+        assert answers[0]["payload"]["code"] == ErrorCode.VALIDATION_ERROR
+        assert len(answers[0]["payload"]["message"]) < 500
+        await handler.close()
+
+
+def test_longer_integers_are_not_written() -> None:
+    assert decode_msgpack(encode_msgpack(-(10**4_298))) == -(10**4_298)
+    for write in (encode_msgpack, encode_portable):
+        with pytest.raises(CallError, match="more than 4,299 digits"):
+            write([10**4_300])
