@@ -187,3 +187,18 @@ def test_bytes_are_strings(data: Any) -> None:
     assert schema.check({"file": data})
     assert schema.cast({"file": data, "extra": 1})["file"] is data
     assert not from_schema({"type": "integer"}).check(data)
+
+
+@pytest.mark.parametrize("data", [b"a/b", bytearray(b"a/b"), memoryview(b"a/b")])
+def test_a_pattern_applies_to_the_content_of_bytes(data: Any) -> None:
+    """Otherwise a caller could send bytes where a pattern excludes some characters of strings."""
+    schema = from_schema({"type": "object", "properties": {"name": {"type": "string", "pattern": "^[^/]+$"}}})
+    assert schema.check({"name": b"ab"})
+    assert not schema.check({"name": data})
+    assert [str(problem) for problem in schema.errors({"name": data})] == [
+        '/name: 3 bytes does not match the pattern "^[^/]+$"'
+    ]
+    named = from_schema({"type": "object", "propertyNames": {"maxLength": 9}, "additionalProperties": schema.document})
+    assert not named.check({"one": {"name": "ab"}, "other": {"name": data}})
+    assert not from_schema({"enum": ["a/b"]}).check(data)
+    assert not from_schema({"const": "a/b"}).check(data)

@@ -76,13 +76,16 @@ class Explainer:
         return self._compile()
 
     def check_foreign(self, value: Any) -> bool:
-        """Check a value that the native engine cannot read: bytes count as strings, other objects are invalid."""
+        """Check a value that the native engine cannot read: bytes count as strings, other objects are invalid.
+
+        Bytes equal no string of an `enum` or `const`, but a pattern applies to their content.
+        """
         copy = as_json(value)
         validator = self._validator
         if copy.foreign or validator is None:
             return not copy.foreign
         try:
-            return bool(validator.is_valid(copy.value))
+            return bool(validator.is_valid(copy.value) and validator.is_valid(as_json(value, content=True).value))
         except ValueError:
             return False
 
@@ -144,9 +147,12 @@ class Explainer:
                 return self._found(value, strategy, scoring, most), []
             except ValueError:
                 pass
-        copy = as_json(value, depth=_NATIVE_DEPTH if strategy.diagnosis is None else None)
+        depth = _NATIVE_DEPTH if strategy.diagnosis is None else None
+        copy = as_json(value, depth=depth)
         try:
             causes = self._found(copy.value, strategy, scoring, most)
+            if not causes and not copy.foreign:
+                causes = self._found(as_json(value, depth=depth, content=True).value, strategy, scoring, most)
         except ValueError:
             return [], copy.foreign
         foreign = {item.path for item in copy.foreign}

@@ -176,9 +176,10 @@ def _path(trail: Trail) -> tuple[str | int, ...]:
 class _Copier:
     """One copy of one value; iterative, so that depth does not use the call stack."""
 
-    def __init__(self, depth: int | None) -> None:
+    def __init__(self, depth: int | None, *, content: bool) -> None:
         self.foreign: list[Foreign] = []
         self._limit = depth
+        self._content = content
         self._made: dict[int, Any] = {}
 
     def copy(self, value: Any) -> Any:
@@ -211,13 +212,15 @@ class _Copier:
             return [(text(key), value) for key, value in item.items() if isinstance(key, str)]
         return list(enumerate(item))
 
-    def _leaf(self, item: Any, trail: Trail) -> Any:
+    def _leaf(self, item: Any, trail: Trail) -> Any:  # noqa: PLR0911
         if item is None or isinstance(item, bool):
             return item
         if isinstance(item, str):
             return text(item)
         if isinstance(item, int | float):
             return int(item) if isinstance(item, int) else float(item)
+        if isinstance(item, _BYTES) and self._content:
+            return bytes(item).decode("latin-1")
         if isinstance(item, _BYTES):
             return "\0" * (item.nbytes if isinstance(item, memoryview) else len(item))
         if type(item).__name__ == "Decimal":
@@ -235,12 +238,13 @@ def text(value: str) -> str:
     return str(value)
 
 
-def as_json(value: Any, *, depth: int | None = None) -> Plain:
+def as_json(value: Any, *, depth: int | None = None, content: bool = False) -> Plain:
     """Return a JSON copy of `value` for checking: bytes become strings of equal length, foreign objects are listed.
 
-    With `depth`, deeper parts are omitted.
+    With `depth`, deeper parts are omitted. With `content`, the string has the character of each byte, so that patterns
+    apply to it; without, it equals no usual string.
     """
-    copier = _Copier(depth)
+    copier = _Copier(depth, content=content)
     return Plain(copier.copy(value), copier.foreign)
 
 
