@@ -30,7 +30,7 @@ _BIG_INTEGER = 1
 _LONGEST_INTEGER = 1_785
 """Largest number of bytes of an integer in MessagePack: 4,299 digits.
 
-JSON decoders accept at most 4,300 digits, and the engine that checks schemas accepts a longer integer whatever its limits.
+JSON decoders accept at most 4,300 digits, and the engine that checks schemas accepts any longer integer.
 """
 _INDEX_DIGITS = 9
 _DEEPEST = 100

@@ -212,7 +212,7 @@ class _Copier:
             return [(text(key), value) for key, value in item.items() if isinstance(key, str)]
         return list(enumerate(item))
 
-    def _leaf(self, item: Any, trail: Trail) -> Any:  # noqa: PLR0911
+    def _leaf(self, item: Any, trail: Trail) -> Any:
         if item is None or isinstance(item, bool):
             return item
         if isinstance(item, str):
