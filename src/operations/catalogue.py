@@ -182,9 +182,7 @@ class OperationCatalogue:
         return self.operations[candidates[0]] if candidates else None
 
     def find_under(self, namespace: str) -> Collection[str]:
-        """Return the ids in or below a namespace, in which `_`, `-` and `/` match each other. An empty string selects
-        all ids.
-        """
+        """Return the ids in or below a namespace, all ids if it is empty; `_`, `-` and `/` match each other."""
         prefix = f"{attribute_path(namespace)}." if namespace else ""
         return [operation_id for operation_id in self.operations if attribute_path(operation_id).startswith(prefix)]
 

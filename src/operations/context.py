@@ -320,7 +320,7 @@ class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def limit_context(context: object, timeout: object) -> OperationContext:
-    """Return a context whose deadline is at most `timeout` seconds away; None leaves the deadline unchanged.
+    """Return a context whose deadline is at most `timeout` seconds away; without a `timeout`, it is unchanged.
 
     If `context` is None, a new context is returned. An invalid argument raises `VALIDATION_ERROR`.
     """

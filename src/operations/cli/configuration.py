@@ -78,7 +78,10 @@ def require_config_path(args: ParsedArguments) -> Path:
 
 
 def search(args: ParsedArguments) -> FoundConfig:
-    """Return the configuration file that `--config` names; without the option, the nearest file."""
+    """Return the configuration file that `--config` names, or the file nearest to the directory that it names.
+
+    Without the option, return the file nearest to the current directory.
+    """
     if args.config is None:
         return search_config()
     path = Path(args.config).expanduser()

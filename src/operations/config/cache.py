@@ -67,7 +67,7 @@ class CachedSource(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def lacks_extra(self) -> bool:
-        """Whether the source failed because an extra was not installed. It is then always in `Catalogue.stale`."""
+        """Whether the source failed because of a missing extra. Such a source is always in `Catalogue.stale`."""
         return self.fault == "installation"
 
 

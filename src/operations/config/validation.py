@@ -354,7 +354,7 @@ def _check_jwt(checker: Checker, jwt: JWTSettings, key: Key) -> None:
 
 
 def check_hub(checker: Checker, hub: HubSettings, key: Key) -> None:
-    """Report duplicate tokens and an incomplete JWT table."""
+    """Report duplicate tokens and an invalid JWT table."""
     if hub.jwt is not None:
         _check_jwt(checker, hub.jwt, (*key, "jwt"))
     _check_tokens(checker, hub.tokens, key)

@@ -324,7 +324,8 @@ class SignatureWriter:
     def parameters(self, spec: OperationSpec) -> list[str]:
         """Return the parameters of an operation as Python source.
 
-        Each property is a keyword. Properties whose name is not valid in Python are passed together as `input`.
+        Each property is a keyword. Properties whose name is not valid in Python are passed together as `input`. An
+        input without fixed properties is passed as a whole.
         """
         hint = f"{pascal(spec.name)} input"
         document = spec.input_schema.document

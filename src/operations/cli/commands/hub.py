@@ -141,9 +141,9 @@ async def _open_own(stack: AsyncExitStack, args: ParsedArguments, config: Config
 
 
 def _authenticator(settings: HubSettings, args: ParsedArguments, config: Config | None) -> Authenticator:
-    """Return the authenticator of the configured tokens.
+    """Return the authenticator of the configured tokens, listed or signed (JWT).
 
-    If the configuration has no tokens, return an authenticator that accepts only the token in `--token-file` or
+    If the configuration has neither, return an authenticator that accepts only the token in `--token-file` or
     `OPERATIONS_TOKEN`; raise if there is no token at all.
     """
     principals, own = principals_of(settings.tokens), own_token(args)

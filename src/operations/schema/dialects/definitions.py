@@ -98,7 +98,7 @@ class _UnsharedError(Exception):
 
 
 class _SharingConverter(Converter):
-    """A conversion that uses the definitions of earlier ones."""
+    """A conversion that uses the definitions of earlier conversions."""
 
     def __init__(self, document: Mapping[str, Any], shared: Definitions) -> None:
         super().__init__(document, shared.dialect, shared.loader)

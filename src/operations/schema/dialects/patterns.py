@@ -23,7 +23,7 @@ Engine = Literal["linear", "large", "fancy"]
 _ENGINES: tuple[Engine, ...] = ("linear", "large", "fancy")
 
 MOST_CHARACTERS = 1_000
-"""Largest number of characters of a string that is matched with a pattern that is not steady (see `_is_steady`)."""
+"""Maximum length of a string for a pattern that is not steady (see `_is_steady`); a longer string does not match."""
 _GUARD = rf"^(?![\s\S]{{{MOST_CHARACTERS + 1}}})(?=[\s\S]*?(?:"
 _GUARD_END = "))"
 _SHORT = 256

@@ -58,7 +58,7 @@ class ServerSession(Protocol):
 
 
 class RequestFailedError(Exception):
-    """The server responded with a JSON-RPC error."""
+    """A request failed with a JSON-RPC error, usually the response of the server."""
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
         super().__init__(message)

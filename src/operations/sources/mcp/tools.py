@@ -34,7 +34,7 @@ def progress_envelope(event: ProgressEvent) -> ResponseEnvelope[dict[str, Any]]:
 
 
 def is_progress(envelope: ResponseEnvelope[Any]) -> bool:
-    """Whether an event of a subscription reports progress; its last event, the result, does not."""
+    """Whether an event of a subscription reports progress; the last event of the subscription, the result, does not."""
     meta = envelope.meta
     return isinstance(meta, MCPResponseMeta) and (meta.extensions or {}).get(EVENT) == "progress"
 

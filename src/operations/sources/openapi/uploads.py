@@ -35,7 +35,7 @@ class FileContent(msgspec.Struct, frozen=True):
 
     @classmethod
     def at(cls, path: Path) -> FileContent:
-        """Return the file at a path; raise `ValueError` if it cannot be read."""
+        """Return the file at a path; raise `ValueError` if the path leads to no file."""
         try:
             status = path.stat()
         except OSError as error:
@@ -165,7 +165,7 @@ class Upload(msgspec.Struct, frozen=True):
 
 
 def upload_of(value: Any, schema: Mapping[str, Any] | None = None) -> Upload | None:
-    """Return a value as a file; None if the value is not a file. Raise `ValueError` if the file cannot be read.
+    """Return a value as a file; None if the value is not a file. Raise `ValueError` for a path that leads to no file.
 
     A string is a file's content if the schema is binary.
     """
