@@ -253,7 +253,7 @@ class PendingRequestMap:
                 del pending  # as in `_call`
 
     def _use_grant(self, request: RequestPayload, grant: Grant | None, as_worker: bool) -> None:
-        """Give a nested call the identity of its `grant`; raise an error if the call would run with other rights."""
+        """Give a nested call the identity of its grant if the transport accepts one; raise an error to refuse it."""
         if grant is None:
             return
         if as_worker:

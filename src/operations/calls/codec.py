@@ -321,7 +321,7 @@ def transcode(message: bytes, target: Codec) -> bytes:
 
 
 def error_event(request_id: str, error: CallError, codec: Codec, caller_id: str | None = None) -> CallFailed:
-    """Return the event that carries an error; details that cannot be encoded are left out.
+    """Return the event that carries an error; details that cannot be encoded are converted or left out.
 
     `caller_id` is the id that the caller gave the request, if a hub replaced it.
     """

@@ -148,7 +148,7 @@ class SignsNestedCalls(Protocol):
         """Return the transport that signs for the caller of `grant`; without a grant, for this process itself."""
 
     def sign_for(self, grant: Grant, address: str, message: bytes) -> bytes:
-        """Return a request, signed for the caller of a grant; raise a CallError if the grant is not signed."""
+        """Return a request, signed for the caller of a grant; raise a CallError if its request is not signed."""
 
     def root_of(self, event: CallRequested) -> object:
         """Return the root (see `RootRequest`) of the request that is being received; None if it is not signed."""
@@ -499,7 +499,7 @@ class Endpoint:
         self.transport.send(inbox_of(request_id), self.write_error(request_id, error, codec, caller_id))
 
     def write_error(self, request_id: str, error: CallError, codec: Codec, caller_id: str | None = None) -> bytes:
-        """Return an error as bytes; details that cannot be encoded or are too large are left out."""
+        """Return an error as bytes; an error above the maximum payload loses its details and the end of its message."""
         message = codec.encode(error_event(request_id, error, codec, caller_id))
         limit = self.transport.capabilities.max_payload
         if limit is None or len(message) <= limit:
@@ -521,7 +521,7 @@ class Endpoint:
             self.send_abort(request_id, "", codec)
 
     def abort_when_up(self, request_id: str, address: str, codec: Codec, reason: str) -> None:
-        """Send an abort when the connection is restored."""
+        """Send an abort when the connection is restored, and again `RECONNECTED_WITHIN` seconds later."""
         self._late_aborts.append((address, write_abort(request_id, codec, reason, with_proof=self.shares_control)))
 
     def _send_late_aborts(self) -> None:

@@ -425,6 +425,6 @@ CALL_EVENT_SCHEMAS: Mapping[str, Schema] = {
         "call.credit", [], {"items": _SEQUENCE, "bytes": _SEQUENCE, "number": _SEQUENCE, "proof": _TEXT}
     ),
 }
-"""The schemas of the call protocol's events, by event type."""
+"""The schemas of the events of calls (`call.…`), by event type."""
 CallEventSchema: Schema = from_schema({"anyOf": [schema.document for schema in CALL_EVENT_SCHEMAS.values()]})
-"""The schema that every event of the call protocol matches."""
+"""The schema that every event of a call (`call.…`) matches."""

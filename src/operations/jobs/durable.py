@@ -84,7 +84,10 @@ class DurableJobStore:
         return _decode(await self._records.read_record(*place))
 
     async def list(self, owner: str | None, *, everyone: bool, limit: int) -> list[tuple[str, JobRecord]]:
-        """Return at most `limit` jobs, the newest first: those of `owner`, or with `everyone` those of all owners."""
+        """Return at most `limit` jobs, the newest first: those of `owner`, or with `everyone` those of all owners.
+
+        If there are more than `limit` jobs, the transport decides which of them are returned.
+        """
         found = []
         for address, key, value in await self._records.list_records(None if everyone else owner_key(owner), limit):
             record = _decode((value, b""))

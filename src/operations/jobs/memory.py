@@ -83,7 +83,7 @@ class MemoryJobStore:
         """Number of waiting and running jobs of each owner."""
 
     async def submit(self, submission: Submission) -> str:
-        """Start or queue a job and return its id; raise a CallError if the submitter may not call the operation."""
+        """Start or queue a job and return its id; raise a CallError if the call is refused or a limit is exceeded."""
         operation_id, owner = submission.operation_id, submission.owner
         self._check_limits(owner)
         # The encoded input is a copy: the submitter may change its input while the job waits.

@@ -93,8 +93,9 @@ class Jobs:
         metadata: Mapping[str, Any] | None = None,
         client: Client | None = None,
     ) -> str:
-        """Submit a call and return the id of the job; its outcome is kept for `keep` seconds, by default for a day.
+        """Submit a call and return the id of the job.
 
+        The outcome is kept for `keep` seconds, by default `keep_seconds`; a dead letter is kept for 30 days.
         The job runs with the rights of the submitter: the identity that was passed to `of`, or else `identity`. The
         handler of a job in this process can ask `client` questions.
         """
@@ -186,7 +187,7 @@ class Jobs:
     ) -> Statuses:
         """Return at most `limit` of the jobs that the caller may see, the newest first.
 
-        `states` and `operation_id` select among the newest 10,000 jobs.
+        `states` and `operation_id` select among at most 10,000 jobs.
         """
         if self._owner == "" and not self._sees_all:
             return []

@@ -27,7 +27,7 @@ _NOT_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LE
 
 
 def is_permanent(error: Exception) -> bool:
-    """Whether connecting again would fail in the same way."""
+    """Whether an error is known to be permanent: connecting again would fail in the same way."""
     if not isinstance(error, CallError):
         return False
     details = error.details if isinstance(error.details, dict) else {}
@@ -42,7 +42,7 @@ def untrusted(where: str, error: ssl.SSLCertVerificationError) -> CallError:
 
 
 def reason_of(error: Exception) -> str:
-    """Return why a connection failed, without the error number and the address that asyncio adds."""
+    """Return why a connection failed; for a ConnectionError with a number, without the address that asyncio adds."""
     if isinstance(error, ConnectionError) and error.errno:
         return os.strerror(error.errno).lower()
     return str(error) or type(error).__name__
@@ -65,7 +65,7 @@ def is_reachable(error: Exception) -> bool:
 
 
 def has_no_tls(error: Exception) -> bool:
-    """Whether a TLS handshake may have failed because the server does not use TLS; False after a TLS alert."""
+    """Whether a connection may have failed because the server does not use TLS; False if the error shows TLS."""
     cause = error.__cause__ or error
     return not isinstance(cause, ssl.SSLError) or cause.reason in _NOT_TLS
 

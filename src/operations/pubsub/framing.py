@@ -53,7 +53,7 @@ def _put_together(messages: Sequence[bytes], sizes: Sequence[int], quick: bool) 
 
 
 def batches(messages: Sequence[bytes], most: int, *, quick: bool = False) -> Sequence[bytes]:
-    """Return the messages in order, in few batches of at most `most` bytes; a larger message is a separate batch."""
+    """Return the messages in order, in few batches of at most `most` bytes; a larger message is not combined."""
     sizes = [*map(len, messages)]
     count = len(sizes)
     fit = _START + _NUMBER.size * count + sum(sizes) <= most
@@ -65,9 +65,10 @@ def batches(messages: Sequence[bytes], most: int, *, quick: bool = False) -> Seq
 
 
 def shares(messages: Sequence[bytes], most: int, *, quick: bool = False) -> Sequence[slice]:
-    """Divide a burst of messages into slices that go to one worker each, so that all workers get a share.
+    """Divide a burst of messages into slices, each for one worker, so that several workers share the burst.
 
-    Slices of quick requests are large, because waking a worker costs more than handling these requests.
+    The batch of a slice has at most `most` bytes, unless the slice is a single message. Slices of quick requests are
+    larger, because waking a worker costs more than handling these requests.
     """
     largest = _LARGEST_QUICK_SHARE if quick else max(1, min(_LARGEST_SHARE, len(messages) // _FEWEST_SHARES))
     return _cut(messages, most, largest)
@@ -91,7 +92,7 @@ def _cut(messages: Sequence[bytes], most_bytes: int, most: int) -> Sequence[slic
 def split(batch: bytes) -> Sequence[bytes]:
     """Return the messages of a batch; a message that is not a batch is returned alone.
 
-    A truncated end becomes one unreadable message, which the receiver counts.
+    The unreadable part of a damaged batch becomes one message, which the receiver counts as unreadable.
     """
     if batch[:1] not in BATCH_MARKS:
         return (batch,)
@@ -138,7 +139,7 @@ class BatchSizing:
 
 
 def messages_of(batch: bytes) -> Iterator[bytes]:
-    """Yield the messages of a batch one by one, without a list of all of them."""
+    """Yield the messages of a batch one by one; those of a large batch are not copied all at once."""
     count = _NUMBER.unpack_from(batch, 1)[0] if batch[:1] in BATCH_MARKS and len(batch) >= _START else 0
     return _iterate(batch, count) if count > _USUAL else iter(split(batch))
 

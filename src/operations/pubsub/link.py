@@ -112,7 +112,7 @@ class Link(Protocol):
 
     @property
     def unsent(self) -> int:
-        """Number of messages that were never written because the connection was lost."""
+        """Number of messages that were never written because the connection had ended."""
 
     @property
     def unsent_bytes(self) -> int:

@@ -136,7 +136,7 @@ class MemoryTransport:
         return self if self._direct and kind is InProcess and isinstance(self, kind) else None
 
     async def close(self) -> None:
-        """Stop every listener and offer of this peer."""
+        """Deliver the posted messages of the bus, then stop every listener and offer of this peer."""
         self._bus.flush()
         for stop in list(self._stops):
             stop()
@@ -158,7 +158,7 @@ class MemoryTransport:
 
 @contextlib.asynccontextmanager
 async def connect(url: str = "memory:", **options: Any) -> AsyncIterator[MemoryTransport]:
-    """Return a transport on the bus `memory:<name>` of this process; `memory:` alone is always a new bus."""
+    """Open a transport on the bus `memory:<name>` of this process; `memory:` alone is always a new bus."""
     name = url.partition(":")[2].strip("/")
     bus = _named.setdefault(name, MemoryBus()) if name else MemoryBus()
     transport = MemoryTransport(bus=bus, **options)

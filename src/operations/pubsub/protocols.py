@@ -1,9 +1,9 @@
 """The interface of transports, which carry bytes between peers. It knows nothing of calls or operations.
 
 `Transport` is the part that every transport implements. Other parts are optional Protocols (`Stores`, `KeepsRecords`,
-`StoresKeys`, `InProcess`, `Flushes`, `ReportsBacklog`, `ReportsConnection`, `ReportsCongestion`): `Transport.optional`
-returns such a part, or None if the transport does not have it. `TransportWrapper` is the base of transports around
-another one.
+`StoresKeys`, `InProcess`, `InRouterProcess`, `Flushes`, `ReportsBacklog`, `ReportsConnection`, `ReportsCongestion`):
+`Transport.optional` returns such a part, or None if the transport does not have it. `TransportWrapper` is the base of
+transports around another one.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ class Delivery(Protocol):
     def entry(self) -> str:
         """The id of the stored message: the same in each delivery, but different for a copy of the message.
 
-        On NATS, it is empty for a message that `store_again` stored.
+        On Redis, a released message gets a new id. On NATS, a message that `store_again` stored has an empty one.
         """
 
     def weigh(self, decoded: int) -> None:
@@ -212,8 +212,8 @@ class Delivery(Protocol):
         """Move the message to the dead letters; it is not delivered again.
 
         If `record` is given, it is stored as the dead letter instead of the message. It replaces the record that was
-        stored with the message. If there was none, the record is added, unless its owner already has `most` records. In
-        that case the message is moved.
+        stored with the message. If there was none, the record is added. If it cannot be, for example because its owner
+        already has `most` records, the message is moved.
         """
 
 
@@ -238,9 +238,10 @@ class Stores(Protocol):
         undelivered: Undelivered,
         record: Record | None = None,
     ) -> None:
-        """Store a message until it is handled, and call `stored`; drop a second message with the same key.
+        """Store a message until it is handled, and call `stored`; call `undelivered` if it cannot be stored.
 
-        A record needs a transport with `KeepsRecords`; the message is stored only if its record is stored, too.
+        A second message with the same key is dropped, and `stored` is called. A record needs a transport with
+        `KeepsRecords`; the message is stored only if its record is stored, too.
         """
 
     def take(self, address: str, take: Take, *, limit: int) -> Stop:
@@ -264,7 +265,10 @@ class KeepsRecords(Protocol):
         """Store a deleted message again, as `sender`: the peer that first stored it. Replace its record."""
 
     def watch_record(self, address: str, key: str, changed: Callable[[], None]) -> Stop:
-        """Call `changed` when a record is replaced because its message was handled, deleted or dead-lettered."""
+        """Call `changed` when a record is replaced because its message was handled, deleted or dead-lettered.
+
+        `changed` may also be called without a change, for example after a reconnect.
+        """
 
 
 @runtime_checkable

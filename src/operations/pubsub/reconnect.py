@@ -106,7 +106,7 @@ class ReconnectingTransport(ABC):
             self._keeper = None
 
     async def _stay_connected(self) -> None:
-        """Connect, and reconnect after each loss, until the transport is closed."""
+        """Connect, and reconnect after each loss, until the transport is closed or its first connection is refused."""
         clock, attempt = asyncio.get_running_loop().time, 0
         while True:
             try:
@@ -161,7 +161,10 @@ class ReconnectingTransport(ABC):
             down(reason)
 
     def _keep(self, command: bytes) -> None:
-        """Keep an encoded message for the next connection. The receiver of the message has to expect a duplicate."""
+        """Keep an encoded message for the next connection, or drop it if too many bytes are kept.
+
+        The receiver of the message has to expect a duplicate.
+        """
         if self._kept_bytes + len(command) <= _MOST_KEPT:
             self._kept.append(command)
             self._kept_bytes += len(command)

@@ -79,7 +79,7 @@ def check_address(url: str) -> None:
 def hosts_and_ports(url: str) -> list[tuple[str, int]]:
     """Return the hosts and ports of a transport's URL; raise a CallError with the problem if it is invalid.
 
-    The list is empty for a URL without a network address (`memory:`, `unix://…`).
+    The list is empty for a URL without a network address (`memory:`, `unix://…`) and for a scheme of another package.
     """
     scheme = _scheme_of(url)
     _, separator, rest = url.partition("://")

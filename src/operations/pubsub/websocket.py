@@ -63,7 +63,7 @@ class WebSocketLink(picows.WSListener):
         self.batch_bytes = 0
         self.max_message = max_message
         self.reason = ""
-        """Why the connection was closed; empty while it is open."""
+        """Why the connection was closed; empty while it is open, and after a loss without a known reason."""
         self.sent = 0
         """Number of messages that were written."""
         self.received = 0
@@ -204,7 +204,7 @@ class WebSocketLink(picows.WSListener):
         self._callbacks.opened(self)
 
     def note_unfinished(self) -> None:
-        """Enforce the size limit of a message that has not arrived completely."""
+        """Record the size of a message that has not arrived completely, and enforce its limit."""
         if self.unfinished > self._largest_buffer:
             self._largest_buffer = self.unfinished
             if self.unfinished > LARGE_MESSAGE:
@@ -252,7 +252,7 @@ class WebSocketLink(picows.WSListener):
                 self._schedule_flush()
 
     def _join_fragments(self, fragment: bytes, *, is_last: bool) -> bytes | None:
-        """Return the message that ends with this fragment; None while more fragments follow."""
+        """Return the message that ends with this fragment; None if more fragments follow, or if they are too large."""
         self._fragments += fragment
         if len(self._fragments) > self.max_message + HEADROOM:
             self._fragments.clear()

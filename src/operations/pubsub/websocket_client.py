@@ -87,7 +87,7 @@ async def connect(
 
 
 async def diagnose(url: str, error: Exception) -> CallError | None:
-    """Return the error for an address whose scheme does not match the server; None if the scheme matches.
+    """Return the error for an address whose scheme does not match the server; None if no mismatch is found.
 
     The scheme does not match if it is `ws` and the server uses TLS, or if it is `wss` and the server does not use TLS.
     """

@@ -102,7 +102,7 @@ class ASGILink:
             self._aborted.set()
 
     async def wait_closed(self) -> None:
-        """Wait until the connection is closed and all messages that arrived are handled."""
+        """Return once the connection is closed."""
         await asyncio.shield(self._gone)
 
     async def run(self, receive: ASGIReceive, send: ASGISend, protocol: str | None) -> None:
@@ -179,7 +179,7 @@ class ASGIHub:
         self._close = close
 
     async def __call__(self, scope: ASGIEvent, receive: ASGIReceive, send: ASGISend) -> None:
-        """Serve one connection, or the server's lifespan."""
+        """Serve one connection or the server's lifespan; refuse an HTTP request."""
         if scope["type"] == "websocket":
             await self._accept(scope, receive, send)
         elif scope["type"] == "lifespan":

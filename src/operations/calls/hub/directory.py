@@ -136,7 +136,7 @@ class HubDirectory:
         self._notices = _ChangeNotices()
 
     def announce(self, session: HubSession, header: EventHeader, codec: Codec) -> None:
-        """Register the operations of a worker, and withdraw those that it no longer announces."""
+        """Register the operations of a worker and withdraw those that it no longer announces, or refuse to."""
         listed = header.namespaces or _EVERYTHING
         principal = session.principal
         refused = {name: _forbidden(session, name) for name in listed if not principal.may_register_within(name)}
@@ -235,7 +235,7 @@ class HubDirectory:
             self._notices.announce(registration)
 
     def _register(self, registration: Registration, announced: AnnouncedOperation) -> None:
-        """Register an operation for a worker, or note why it is rejected."""
+        """Register an operation for a worker, or store why it is rejected."""
         operation_id, session, reason = announced.operation_id, registration.session, None
         operation = self.operations.get(operation_id)
         if operation is None:

@@ -41,7 +41,7 @@ class RouteObserver:
     def began(
         self, call: RoutedCall, identity: Identity | None, parent: str | None, header: EventHeader, codec: Codec
     ) -> None:
-        """Handle a call that was sent to a worker; `parent` is the id that `parent_of` returns for the call."""
+        """Handle a call that is about to be sent to a worker; `parent` is the result of `parent_of` for the call."""
 
     def item(self, call: RoutedCall) -> None:
         """Handle an item of a stream."""

@@ -248,7 +248,7 @@ class Router:
         return True
 
     def _forward(self, session: HubSession, header: EventHeader, codec: Codec) -> None:
-        """Send a request to its worker, with the identity of its caller and a grant."""
+        """Send a request to its worker, with the identity of its caller and a grant, or refuse it."""
         caller_id = header.id
         operation = self.operations.get(header.to)
         try:

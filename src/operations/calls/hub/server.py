@@ -280,7 +280,7 @@ class HubConnection:
         return self._link.unsent if self._link is not None else 0
 
     def opened(self, link: Link) -> None:
-        """Start the timers for the hello and for the expiry of the token."""
+        """Add the link to those of its token, and start the timers for the hello and for the expiry of the token."""
         self._link = self.session.link = link
         link.turn, link.large = self._turn, self._hub.large
         self.session.deliver = link.send
@@ -356,7 +356,7 @@ class HubConnection:
             self.closed(self._link, reason)
 
     def end(self, reason: str) -> None:
-        """Close the link; messages that arrive before it is closed are dropped."""
+        """Remove the session and close the link; messages that arrive before the link is closed are dropped."""
         if self._link is not None:
             self._link.close(reason)
             self.closed(self._link, reason)

@@ -120,7 +120,10 @@ class HubSession:
         """Counts a request of this peer, except nested calls; raises an error if a limit is exceeded."""
 
     def send(self, message: bytes) -> bool:
-        """Send a message in a format that the peer supports; return False if it is larger than the peer accepts."""
+        """Send a message in a format that the peer supports; return False if it is larger than the peer accepts.
+
+        Raise a CallError if the message cannot be converted to that format.
+        """
         if self.codec is not None:
             message = convert(message, self.codec)
         if self.max_payload is not None and len(message) > self.max_payload:
@@ -169,7 +172,7 @@ class HubSession:
 
 
 def convert(message: bytes, codec: Codec) -> bytes:
-    """Convert a message for a peer that supports only JSON; raise a CallError if the conversion would take long."""
+    """Convert a message for a peer that supports only JSON; raise a CallError if that fails or would take long."""
     is_short = message[:1] == b"{" or len(message) <= _MAX_CONVERTED_VALUES
     if not is_short and (len(message) > _MAX_CONVERTED or has_more_values(message, _MAX_CONVERTED_VALUES)):
         limits = f"{_MAX_CONVERTED >> 20} MiB with {_MAX_CONVERTED_VALUES:,} values"
@@ -291,7 +294,7 @@ class TokenConnections:
 
     @property
     def unsent_bytes(self) -> int:
-        """Number of bytes that the peers have not read."""
+        """Number of bytes that wait to be written to the peers."""
         return sum(link.unsent_bytes for link in self.links)
 
 

@@ -72,7 +72,7 @@ class Spoke(ReconnectingTransport):
         return self._link is not None
 
     def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
-        """Send a message to the hub, which routes it by its header; without a connection, call `undelivered`."""
+        """Send a message to the hub, which routes it by its header; call `undelivered` if it cannot be sent now."""
         link = self._link
         if link is None:
             self.unsent += 1
@@ -162,12 +162,12 @@ class Spoke(ReconnectingTransport):
             self._link.receive, self._link.source = self._listeners.receive, NO_ADDRESS
 
     def backlogged(self, link: Link, size: int) -> None:
-        """Pause responses while many bytes are unsent."""
+        """Report congestion if many bytes are unsent, so that responses are paused."""
         if link.unsent_bytes > CONGESTED_BYTES:
             self._note_congestion(True)
 
     def drained(self, link: Link) -> None:
-        """Resume responses."""
+        """Report the end of congestion, so that responses continue."""
         self._note_congestion(False)
 
     def receiving(self, link: Link) -> None:

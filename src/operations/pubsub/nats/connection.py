@@ -43,8 +43,8 @@ Requests = list[tuple[bytes, Undelivered]]
 class WriteBuffer:
     """The write buffer of a connection, which combines messages into batches.
 
-    Responses to one inbox form one batch. Requests to one subject form several batches, so that several workers
-    share the requests.
+    Responses to one inbox form few large batches. Requests to one subject form several batches, so that several
+    workers share the requests.
     """
 
     def __init__(self, replies: Replies, sizing: BatchSizing) -> None:
@@ -52,7 +52,7 @@ class WriteBuffer:
         """The asyncio transport of the connection."""
         self.batch_bytes = _BATCH_BYTES
         self.is_scheduled = False
-        """Whether a flush is scheduled."""
+        """Whether a flush will follow, so that none has to be scheduled."""
         self.commands: list[bytes] = []
         self.requests: dict[bytes, Requests] = {}
         self.answers: dict[bytes, list[bytes]] = {}
@@ -63,7 +63,7 @@ class WriteBuffer:
         self._loop = asyncio.get_running_loop()
 
     def request(self, subject: bytes, message: bytes, undelivered: Undelivered) -> None:
-        """Send a request to one of the workers that share a subject; `undelivered` is called if there is none."""
+        """Send a request to one of the workers that share a subject; `undelivered` is called if no worker gets it."""
         requests = self.requests.get(subject)
         if requests is None:
             self.requests[subject] = [(message, undelivered)]
@@ -103,7 +103,7 @@ class WriteBuffer:
     def flush(self, seconds: float | None = None) -> None:
         """Write all buffered messages; `seconds` is the time that handling the received messages took.
 
-        A PING follows requests: its PONG means that the requests were delivered.
+        A PING follows requests, unless an earlier PING is unanswered. Its PONG means that the requests were delivered.
         """
         self.is_scheduled = False
         if self.transport.is_closing():
@@ -215,7 +215,7 @@ class NatsConnection(asyncio.Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """Number of bytes that the server has not read."""
+        """Number of bytes that wait to be written to the socket."""
         return self._transport.get_write_buffer_size() if self.is_open else 0
 
     def beat(self) -> None:
@@ -237,7 +237,7 @@ class NatsConnection(asyncio.Protocol):
             self._transport.abort()
 
     async def close(self) -> None:
-        """Write the buffer, close, and wait for the end."""
+        """Write the buffer and close; abort the connection if that takes more than a second."""
         if not self.is_open:
             return
         self.buffer.flush()
@@ -268,7 +268,7 @@ class NatsConnection(asyncio.Protocol):
         self.connection_made(transport)
 
     def connection_made(self, transport: Any) -> None:
-        """Keep the transport; called by asyncio."""
+        """Store the asyncio transport of a new connection, or the one that TLS adds."""
         transport.set_write_buffer_limits(high=CONGESTED_BYTES)
         self._transport = self.buffer.transport = transport
 
@@ -283,7 +283,7 @@ class NatsConnection(asyncio.Protocol):
         self._owner.congestion_changed()
 
     def data_received(self, data: bytes) -> None:
-        """Handle the received messages, then immediately write the messages that they caused; called by asyncio."""
+        """Handle received bytes, or store them behind earlier ones that are still to be handled; called by asyncio."""
         if self._has_unread:
             self._unread.append(data)
             if len(self._unread) > _MOST_UNREAD and not self._is_paused:

@@ -30,7 +30,7 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
         return "<NATS credentials>"
 
     def answer(self, nonce: str) -> dict[str, Any]:
-        """Return the fields of CONNECT, with the server's nonce signed if there is a key."""
+        """Return the credentials as fields of CONNECT; a key signs the server's nonce."""
         fields: dict[str, Any] = {
             "user": self.user,
             "pass": self.password,

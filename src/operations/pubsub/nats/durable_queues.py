@@ -174,7 +174,7 @@ class DurableQueues(Stores, StoresKeys):
             self.jetstream.publish(subject, delivery.message, headers, delivery.settle_with(b"+ACK"))
 
     async def store_key(self, key: str, seconds: float, entry: str = "") -> bool:
-        """Store a key for all peers of the bus; return False if it is already stored for another entry.
+        """Store a key for all peers of the bus; return False if it is already stored, unless `entry` stored it.
 
         A second key combines `key` and `entry`. If the second key is stored already, an earlier delivery of the same
         entry stored both keys, and the result is True. Without JetStream, nothing is stored, and the result is True.
@@ -202,17 +202,17 @@ class DurableQueues(Stores, StoresKeys):
         """
 
     def regained(self) -> None:
-        """Request messages again, when the connection is restored."""
+        """Request messages on a new connection."""
         for reader in self._readers:
             reader.begin()
 
     def lost(self) -> None:
-        """End the pending pull requests, when the connection is lost: no message will arrive for them."""
+        """Stop waiting for the pull requests of a lost connection."""
         for reader in self._readers:
             reader.end_asking()
 
     def close(self) -> None:
-        """Stop all readers."""
+        """Stop all readers, and cancel all tasks."""
         for reader in self._readers:
             reader.stop()
         self._readers.clear()
@@ -297,7 +297,7 @@ class DurableQueueReader:
         self._unsubscribe()
 
     def settled(self, delivery: NatsDelivery) -> None:
-        """Stop counting a message that was acknowledged or released, and request further messages."""
+        """Remove a message that this worker no longer holds; request further ones unless a pull request is pending."""
         if self._held.get(delivery.sequence) is delivery:
             del self._held[delivery.sequence]
             self._memory -= delivery.memory
@@ -305,7 +305,7 @@ class DurableQueueReader:
             self._ask()
 
     def weigh(self, delivery: NatsDelivery, memory: int) -> None:
-        """Store how much memory a message takes, and request further messages if the limit allows it."""
+        """Store how much memory a message takes; request further ones unless a pull request is pending."""
         if self._held.get(delivery.sequence) is delivery:
             self._memory += memory - delivery.memory
             delivery.memory = memory
@@ -333,7 +333,7 @@ class DurableQueueReader:
         self._ask()
 
     def end_asking(self) -> None:
-        """End the pending pull request."""
+        """Stop waiting for the pending pull request."""
         self._asked = 0
         if self._overdue is not None:
             self._overdue.cancel()
@@ -455,14 +455,14 @@ class NatsDelivery:
         self._reader.weigh(self, len(self._message.headers) + len(self._message.data) + decoded)
 
     def done(self, record: Record | None = None) -> None:
-        """Replace the record, then delete the message: it was handled."""
+        """Delete the message, which was handled; before that, replace its record if `record` has the same key."""
         if record is None or record.key != self.record_key:
             self._settle(b"+ACK")
         else:
             self._replace_record(record, b"+ACK")
 
     def note(self, record: Record) -> None:
-        """Replace the message's record."""
+        """Replace the message's record if `record` has the same key; a failure is ignored."""
         queues = self._reader.queues
         if record.key == self.record_key:
             _ = queues.jetstream.spawn(self._note(queues, record))
@@ -478,7 +478,7 @@ class NatsDelivery:
     def dead_letter(self, reason: str, record: Record | None = None) -> None:
         """Move the message to the dead letters, and only then delete it from its queue.
 
-        If `record` is given, store the record as the dead letter instead, and then delete the message.
+        If `record` is given and can be stored, it is the dead letter instead of the message.
         """
         queues = self._reader.queues
         if record is not None and record.key == self.record_key:
@@ -491,7 +491,7 @@ class NatsDelivery:
     async def _dead_letter_recorded(self, queues: DurableQueues, reason: str, record: Record) -> None:
         """Write `record` as the dead letter of a message that had no record.
 
-        If the record is too large, or its owner has too many records, move the message to the dead letters instead.
+        If the record cannot be stored, for example because its owner has too many, dead-letter the message instead.
         """
         is_admitted = len(record.body) + _RECORD_HEADERS <= queues.jetstream.max_payload
         with contextlib.suppress(CallError):

@@ -83,7 +83,7 @@ class JetStream:
 
     @property
     def max_payload(self) -> int:
-        """The largest message, with its headers, that the server accepts."""
+        """The largest message, with its headers, that the server accepts; 0 before the first connection."""
         return self.client.capabilities.max_payload or 0
 
     async def make(self, kind: StreamKind) -> str | None:

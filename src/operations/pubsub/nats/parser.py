@@ -37,7 +37,7 @@ class NatsParser:
         self.receivers.pop(sid, None)
 
     def feed(self, data: bytes) -> None:
-        """Parse the next bytes; raise ValueError for anything that is not the protocol.
+        """Parse the next bytes; raise ValueError, IndexError or DecodeError if they are not the protocol.
 
         After a batch that takes long, return early: call again while there is a `rest`, with bytes or without.
         """

@@ -55,7 +55,7 @@ class NatsRecords(KeepsRecords):
         self.jetstream = jetstream
         self._subjects = subjects
         self._counts: dict[str, tuple[float, int]] = {}
-        """Per owner: the time of the last count, and the number of records that this peer has counted."""
+        """Per owner: the time of the last count, and its result plus the records that this peer has added since."""
         self._counting = asyncio.Lock()
         self._fetches = 0
         self._secret = os.urandom(16)
@@ -135,7 +135,7 @@ class NatsRecords(KeepsRecords):
         return KeptRecord(_read_value(reply.headers), reply.data, number, is_final, link)
 
     async def note(self, address: str, record: Record) -> None:
-        """Replace a record whose message is being handled, unless the record is final or changes meanwhile."""
+        """Replace a record whose message is being handled, unless the record is missing, final or changes meanwhile."""
         kept = await self.read(address, record.key)
         if kept is not None and not kept.is_final:
             await self._write(address, record, kept.sequence, _headers(record, kept.link))
@@ -166,7 +166,7 @@ class NatsRecords(KeepsRecords):
     async def _reopen(self, address: str, record: Record) -> None:
         """Replace the final value of a record, because its message is stored again.
 
-        Raise a CallError if the value of the record is not final.
+        Raise a CallError if the record is missing or not final, or changes meanwhile.
         """
         kept = await self.read(address, record.key)
         headers = _headers(record, self._link(record))
@@ -209,7 +209,7 @@ class NatsRecords(KeepsRecords):
         return found
 
     async def _fetch(self, stream: str, consumer: str, count: int) -> list[NatsMessage]:
-        """Return the next messages of a consumer."""
+        """Return the next messages of a consumer, at most `count`."""
         messages: list[NatsMessage] = []
         ended = asyncio.Event()
 

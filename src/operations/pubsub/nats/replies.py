@@ -72,7 +72,7 @@ class Replies:
             entry[1](message)
 
     def refused(self, subject: bytes, reason: str) -> bool:
-        """Fail every message to a subject that the server refused; return whether there was one."""
+        """Fail every message and request to a subject that the server refused; return whether there was one."""
         found = False
         for sent in (self.pinged, self.sent):
             for number in [number for number, entry in sent.items() if entry[0] == subject]:

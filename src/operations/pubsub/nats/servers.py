@@ -79,7 +79,7 @@ class NatsServers:
     async def connect(self, connection: NatsConnection) -> None:
         """Connect to the next server.
 
-        Raise `ACCESS_DENIED` if it refuses the credentials, `UNAVAILABLE` for any other failure.
+        Raise `ACCESS_DENIED` if the server refuses the credentials, `UNAVAILABLE` if there is no usable connection.
         """
         self._tried = server = self.next()
         settings, where = self._settings, f"nats://{server.host}:{server.port}"

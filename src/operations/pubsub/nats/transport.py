@@ -74,7 +74,7 @@ class NatsTransport(ReconnectingTransport, Flushes, ReportsBacklog):
     cluster. Until then requests are undelivered; responses and aborts are buffered, since repeating them is harmless.
 
     `credentials` is a `.creds` file, `nkey_seed` a seed or a file that contains one. `name` is this peer's token in
-    subjects; by default the user's name.
+    subjects; by default the user's name, or `anyone` without a user.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class NatsTransport(ReconnectingTransport, Flushes, ReportsBacklog):
         return [group.decode().partition(".")[2] for group in groups]
 
     def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
-        """Publish to the listeners at `address`; `undelivered` is called if there are none."""
+        """Publish to the listeners at `address`; `undelivered` is called with the reason if no listener gets it."""
         try:
             subject = self._addresses[address]
         except KeyError:
@@ -211,7 +211,7 @@ class NatsTransport(ReconnectingTransport, Flushes, ReportsBacklog):
         return lambda words, headers, data: receive(data, arrivals[words[0]])
 
     async def flush(self) -> None:
-        """Return once the server has processed everything that was sent, and all its earlier messages were received."""
+        """Return once the server has processed everything that was sent, or the connection is lost."""
         if self._connection is not None:
             self._connection.buffer.flush()
             with contextlib.suppress(CallError):
@@ -386,10 +386,10 @@ class NatsTransport(ReconnectingTransport, Flushes, ReportsBacklog):
         return None
 
     async def _replace(self, old: NatsConnection, connection: NatsConnection) -> None:
-        """Use another connection, and close the old one as soon as all messages arrive on the new one, too.
+        """Use another connection, and close the old one a heartbeat later.
 
-        Other servers need a moment to learn of the new subscriptions. Until then messages may come by either connection
-        or by both.
+        Other servers need a moment to learn of the new subscriptions. Until then messages may arrive on either
+        connection or on both.
         """
         old.buffer.flush()
         self._retiring = old
@@ -427,7 +427,7 @@ class NatsTransport(ReconnectingTransport, Flushes, ReportsBacklog):
             self._moving = asyncio.get_running_loop().create_task(self._move(connection))
 
     def message_refused(self, text: str) -> None:
-        """Handle the refusal of a message or a subscription; report it to the sender of the message."""
+        """Handle the refusal of a message or a subscription: report it to the message's sender, or log it."""
         subject = text.partition('"')[2].partition('"')[0].encode()
         reason = DeliveryRefused(f"the NATS server refused the message: {text}")
         if not sum(replies.refused(subject, reason) for replies in self._all_replies()):

@@ -97,9 +97,9 @@ def _number(text: str, url: str) -> int:
 
 
 class NamespaceKeys:
-    """The keys of one namespace.
+    """The keys and the channel of one namespace.
 
-    All of them contain the namespace in braces. They are therefore on one server of a cluster, and one script can use
+    Each key contains the namespace in braces. The keys are therefore on one server of a cluster, and one script can use
     several of them.
     """
 

@@ -80,7 +80,7 @@ class RedisConnection(asyncio.Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """Number of bytes that the server has not read."""
+        """Number of bytes that wait to be written to the socket."""
         return self._transport.get_write_buffer_size() if self.is_open else 0
 
     @property
@@ -89,7 +89,7 @@ class RedisConnection(asyncio.Protocol):
         return not self._waiting
 
     def put(self, command: bytes, then: OnReply | None = None, *, again: bool = False) -> None:
-        """Add a command to the next write; with `again`, `take_unanswered` returns it if the connection is lost."""
+        """Add a command to the next write; with `again`, `take_unanswered` returns the command until it is answered."""
         self._unwritten.append(command)
         self._waiting.append((then, command if again else None))
 
@@ -150,7 +150,7 @@ class RedisConnection(asyncio.Protocol):
         await asyncio.wait((self._gone,), timeout=1.0)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport; called by asyncio."""
+        """Store the asyncio transport; called by asyncio."""
         self._transport = transport
         self._transport.set_write_buffer_limits(high=CONGESTED_BYTES)
 

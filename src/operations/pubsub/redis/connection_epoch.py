@@ -106,10 +106,10 @@ class ConnectionEpoch:
         return self._masters[self.topology.node(key)]
 
     def put(self, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes], then: OnReply) -> None:
-        """Run a script on the server of its keys.
+        """Run a script on the server of its keys; the command is sent with the next write.
 
-        If the slot of the keys has moved to another known server, run it there. If the server is no longer a master,
-        end the epoch.
+        If the slot of the keys has moved to another known server, run it there. If the reply shows that the server
+        cannot serve the keys now, end the epoch.
         """
         script.put(
             self.connection_for(keys[0]), keys, arguments, functools.partial(self._check, script, keys, arguments, then)
@@ -136,7 +136,7 @@ class ConnectionEpoch:
         return self.topology.move(int(slot), RedisNode(host or self.topology.masters[0].host, int(port)))
 
     async def ask(self, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes]) -> Reply:
-        """Run a script and return its reply: an error if the epoch ends or the server does not respond."""
+        """Run a script and return its reply; a ReplyError if the epoch ends or the server does not respond."""
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[Reply] = loop.create_future()
 
@@ -155,7 +155,7 @@ class ConnectionEpoch:
             self._asked.discard(answer)
 
     def flush(self) -> None:
-        """Write the added commands on all connections."""
+        """Write the added commands to all masters."""
         for connection in self._masters.values():
             connection.flush()
 
@@ -176,7 +176,7 @@ class ConnectionEpoch:
 
     @property
     def unsent_bytes(self) -> int:
-        """Number of bytes that the servers have not read."""
+        """Number of bytes that wait to be written to the masters."""
         return sum(connection.unsent_bytes for connection in self._masters.values())
 
     def beat(self) -> None:
@@ -198,7 +198,7 @@ class ConnectionEpoch:
                 answer(ReplyError(reason))
 
     async def close(self, *, within: float) -> list[bytes]:
-        """Close every connection; return the messages to publish again in the next epoch."""
+        """Close every connection; with `within=0`, return the unanswered messages, to publish them again."""
         self.end("closed")
         unanswered = self.main.take_unanswered() if self._masters and within == 0 else []
         for connection in [*self._blocking, *self._masters.values()]:

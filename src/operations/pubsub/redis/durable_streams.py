@@ -99,7 +99,7 @@ _STORE_KEY = Script(
     "redis.call('HSET', KEYS[1], 'entry', ARGV[2])\n"
     "redis.call('PEXPIRE', KEYS[1], ARGV[1])\nreturn 1"
 )
-"""Store a key; return 0 if it is already stored for another entry. Key: the key; arguments: its lifetime, the entry."""
+"""Store a key; return 0 if it is stored already, unless for the same entry. Arguments: its lifetime, the entry."""
 
 _DELETE_KEY = Script(
     "if ARGV[1] ~= '' and redis.call('HGET', KEYS[1], 'entry') ~= ARGV[1] then return 0 end\n"
@@ -127,7 +127,7 @@ class DurableStreams(Stores, StoresKeys):
         undelivered: Undelivered,
         record: Record | None = None,
     ) -> None:
-        """Store a request unless one with the same key was stored."""
+        """Store a request unless one with the same key, or with the same record, was stored."""
         epoch, keys = self._bus.epoch, self._bus.keys.of_namespace(address)
         if epoch is None:
             undelivered("there is no connection to Redis")
@@ -167,7 +167,7 @@ class DurableStreams(Stores, StoresKeys):
         return stop
 
     async def store_key(self, key: str, seconds: float, entry: str = "") -> bool:
-        """Store a key for all peers of the bus; return False if it is already stored for another entry."""
+        """Store a key for all peers of the bus; return False if it is already stored, unless `entry` stored it."""
         keys, arguments = (self._bus.keys.shared_key(key),), (b"%d" % int(seconds * 1000), entry.encode())
         return bool(await ask_script(self._bus.epoch, _STORE_KEY, keys, arguments, "the record of requests"))
 
@@ -178,7 +178,7 @@ class DurableStreams(Stores, StoresKeys):
             self._bus.epoch.put(_DELETE_KEY, keys, (entry.encode(),), lambda reply: None)
 
     def begin(self, epoch: ConnectionEpoch) -> None:
-        """Begin to read, when the connection is established."""
+        """Begin to read with new connections."""
         for reader in self._readers.values():
             reader.begin(epoch)
 
@@ -285,7 +285,7 @@ class DurableStreamReader:
         self._ask()
 
     def note(self, delivery: RedisDelivery, record: Record) -> None:
-        """Replace the record of a request that this worker holds."""
+        """Replace the value of a record while this worker holds the record's request."""
         epoch = self._bus.epoch
         if epoch is not None and delivery.id in self._held:
             arguments = (delivery.id, self._bus.peer.encode(), record.value)
@@ -408,7 +408,7 @@ class RedisDelivery:
         self._reader.weigh(self, self._size + decoded)
 
     def done(self, record: Record | None = None) -> None:
-        """Delete the request: it was handled."""
+        """Delete the request, which was handled; if `record` is given, it replaces the request's record."""
         if record is None:
             self._reader.settle(self, DONE)
         else:
@@ -420,7 +420,7 @@ class RedisDelivery:
         self._reader.settle(self, SETTLE_RECORDED, record_keys(keys, record), arguments)
 
     def note(self, record: Record) -> None:
-        """Replace the request's record."""
+        """Replace the value of the request's record."""
         self._reader.note(self, record)
 
     def release(self) -> None:
@@ -432,7 +432,7 @@ class RedisDelivery:
     def dead_letter(self, reason: str, record: Record | None = None) -> None:
         """Move the message to the dead letters, with the reason.
 
-        If `record` is given, store it as the dead letter instead of the message.
+        If `record` is given, store it as the dead letter instead, unless its owner has too many records.
         """
         letter, keys = (self.message, reason.encode()), self._reader.keys
         if record is None:

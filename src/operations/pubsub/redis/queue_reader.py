@@ -65,7 +65,7 @@ class QueueReader:
         self.is_alone = True
         """Whether no other worker takes from these queues."""
         self.took: Counter[bytes] = Counter()
-        """Number of requests taken from each queue."""
+        """Number of elements taken from each queue; an element is a request or a batch."""
         self._connection = connection
         self._epoch = epoch
         self._bus = bus
@@ -109,7 +109,7 @@ class QueueReader:
             self._connection.run(pack(b"BLPOP", *self.keys, self._wait), self._got_one)
 
     async def stop(self) -> None:
-        """Stop taking requests; return once the last reply has arrived."""
+        """Stop taking requests; wait up to two seconds until those that were taken are handled."""
         self._stopped = asyncio.get_running_loop().create_future()
         for _ in range(40):
             if not (self._asked or self._rest or self._unhandled) or not self._connection.is_open:

@@ -54,7 +54,7 @@ _DELETE = (
 """The start of a script: delete the request ARGV[1] from the stream KEYS[1], or return 0 if no worker holds it."""
 
 DONE = Script(_DELETE + "return 1")
-"""Delete a request without a record that was handled. Key: stream; argument: the request's id."""
+"""Delete a handled request that has no record. Key: stream; argument: the request's id."""
 
 STORE_RECORDED = Script(
     NOW
@@ -89,7 +89,7 @@ SETTLE_RECORDED = Script(
     + "redis.call('HDEL', KEYS[2], 'entry')\n"
     + "redis.call('PUBLISH', ARGV[6], ARGV[5])\nreturn 1"
 )
-"""Delete a request that was handled and replace its record.
+"""Delete a handled or dead-lettered request, and replace its record.
 
 Keys: stream, record, the owner's records; arguments: the request's id, value, body, lifetime, key, channel."""
 
@@ -183,13 +183,13 @@ class RedisRecords(KeepsRecords):
         """Callbacks for changes of a record, by namespace and key."""
         self._stops: dict[str, Stop] = {}
         self._reads: dict[str, list[_Read]] = {}
-        """The reads of this iteration of the loop, by address: they are sent together."""
+        """The reads of this iteration of the event loop that one command can still combine, by address."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def read_record(self, address: str, key: str) -> tuple[bytes, bytes] | None:
         """Return the value and body of a record; None if there is no record.
 
-        All reads of one iteration of the event loop are sent together.
+        The reads of one iteration of the event loop are combined into few commands.
         """
         loop = asyncio.get_running_loop()
         reads = self._reads.get(address)

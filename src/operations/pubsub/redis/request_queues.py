@@ -65,7 +65,7 @@ class RequestQueues:
         self._is_refused = False
 
     def add(self, address: str, receive: Receive, joined: OnReply) -> None:
-        """Take requests from one more queue."""
+        """Add a receiver of a queue; the first one makes this peer a worker that takes requests from the queue."""
         receivers = self._receivers.setdefault(address, [])
         receivers.append(receive)
         self._arrivals[self._bus.keys.of_namespace(address).queue] = Arrival(address)
@@ -96,7 +96,7 @@ class RequestQueues:
         self.backlogged.clear()
 
     def beat(self, epoch: ConnectionEpoch) -> None:
-        """Send a heartbeat."""
+        """Register for every queue again, as a heartbeat, unless the server refused to let this peer take requests."""
         for address in self._receivers if not self._is_refused else ():
             self._register(epoch, address, lambda reply: None)
 

@@ -71,7 +71,7 @@ class RedisServers:
     async def connect(
         self, node: RedisNode, listener: RedisListener, lost: Callable[[str], None], *, sentinel: bool = False
     ) -> RedisConnection:
-        """Connect and authenticate; raise `ACCESS_DENIED` for refused credentials, OSError for an unreachable server.
+        """Connect and authenticate; raise a CallError if trying again is useless, otherwise an OSError.
 
         If the connection is lost later, `lost` is called with the reason.
         """
@@ -181,7 +181,7 @@ class RedisServers:
 
 
 def check_role(connection: RedisConnection, node: RedisNode) -> None:
-    """Refuse a replica: writes must go to the master."""
+    """Raise a ConnectionError for a replica: writes must go to the master."""
     if connection.server.get("role", "master") != "master":
         raise ConnectionError(f"{node} is a replica")
 

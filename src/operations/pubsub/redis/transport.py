@@ -71,8 +71,9 @@ class RedisTransport(ReconnectingTransport, Flushes, ReportsBacklog):
     An address `work.<namespace>` is a list, from which one worker of the group takes each message. Every other address
     is a channel, of which all listeners get every message. Entering the block waits for the first connection. It raises
     an error if the server refuses the credentials, and keeps trying while the server does not respond. `name` is the
-    first part of this peer's name and of its inbox, for permissions; by default the URL's user. `trusted` states that
-    only trusted code reaches this server, so that the identities that callers claim are accepted.
+    first part of this peer's name and of its inbox, for permissions; by default the URL's user, or `anyone` without a
+    user. `trusted` states that only trusted code reaches this server, so that the identities that callers claim are
+    accepted.
     """
 
     def __init__(
@@ -143,7 +144,7 @@ class RedisTransport(ReconnectingTransport, Flushes, ReportsBacklog):
         return [address.partition(".")[2] for address in self._queues.backlogged]
 
     def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
-        """Send a message, in one write with the other messages of this loop iteration.
+        """Send a message, in few writes with the other messages of this iteration of the event loop.
 
         Without a connection, a response is kept until the next connection. Any other message is dropped, and
         `undelivered` is called if it was given.
@@ -179,14 +180,14 @@ class RedisTransport(ReconnectingTransport, Flushes, ReportsBacklog):
         self.write()
 
     async def flush(self) -> None:
-        """Return once the servers have processed all sent messages and all ended subscriptions."""
+        """Return once the servers have processed all sent messages and ended subscriptions, or a connection fails."""
         self.write()
         if self.epoch is not None:
             with contextlib.suppress(OSError, ReplyError):
                 await self.epoch.catch_up()
 
     def write(self) -> None:
-        """Write the buffered messages."""
+        """Write the buffered messages, in a cluster only if no subscription or registration is pending."""
         epoch = self.epoch
         if epoch is None or not self._unsent:
             return
@@ -267,7 +268,7 @@ class RedisTransport(ReconnectingTransport, Flushes, ReportsBacklog):
         epoch.main.run(pack(b"SUBSCRIBE", channel), subscribed)
 
     def _settling(self) -> Callable[[Reply], None]:
-        """Hold messages back until the server has replied to a command; return the function to call with the reply."""
+        """Hold messages back until a command is answered, in a cluster; return the function to call with the reply."""
         epoch = self.epoch
         if epoch is None:
             return lambda reply: None
