@@ -109,7 +109,10 @@ class JobRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
     message: str = ""
     request_id: str = ""
     access: AccessControl | None = None
-    """Access control of the job's operation, which also applies to the job; None until a worker accepts the job."""
+    """Access control of the job's operation, which also applies to the job.
+
+    None if every caller may call the operation, and until a worker accepts the job.
+    """
     body: JobBody | None = None
     """The outcome, stored separately because it may be large; None before the job ends, and in lists."""
 
@@ -191,7 +194,7 @@ def end_job(
 ) -> JobRecord:
     """Return the record of a job that ended with a result or an error.
 
-    A result of more than `most` bytes is replaced by the error `RESULT_TOO_LARGE`.
+    A result of more than `most` bytes is replaced by an error with the reason `RESULT_TOO_LARGE`.
     """
     record = msgspec.structs.replace(record, ended_at=now_ms(), progress=None)
     if error is None and envelope is not None:

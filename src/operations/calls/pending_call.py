@@ -38,7 +38,7 @@ def undelivered(operation_id: str, reason: str) -> CallError:
 
 
 class PendingCall(msgspec.Struct, eq=False):
-    """A call in flight: it ends with the first response, at its deadline, or when its caller cancels it."""
+    """A call in flight: it ends with a response or an error, at its deadline, or when its caller cancels it."""
 
     is_stored: ClassVar[bool] = False
     """Whether the transport stores the request."""
@@ -268,19 +268,19 @@ class PendingCall(msgspec.Struct, eq=False):
 
 
 class DurableCall(PendingCall):
-    """A call whose request the transport stores. Once it is stored, only its response or its deadline ends the call."""
+    """A call whose request the transport stores. After that, a lost worker or connection does not end the call."""
 
     is_stored: ClassVar[bool] = True
     _stored: bool = False
     _is_sent: bool = False
-    """Whether the request was sent to the store and may be stored, even after its caller has left."""
+    """Whether the request was sent to the store, so that it may be stored although this is not confirmed."""
     record: Record | None = None
     """The record of a job, which is stored with its request."""
     since: float = math.inf
     """Infinity instead of a time: the request may not be at a worker yet, so missing heartbeats mean nothing."""
 
     def lost(self, reason: str) -> None:
-        """Do nothing: a stored request runs, and a request that was not stored is sent again with the same id."""
+        """Do not fail: a stored request runs, and a request that was not stored is sent again with the same id."""
         self._risked = True
 
     def regained(self) -> None:

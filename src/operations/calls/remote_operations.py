@@ -118,7 +118,7 @@ class RemoteOperations:
         )
 
     def _update(self, operation_id: str) -> None:
-        """Update one operation in the registry; operations that were registered locally are never changed."""
+        """Update one operation in the registry, unless it was registered there before it was offered."""
         offered = next((each[operation_id] for each in self._offered.values() if operation_id in each), None)
         imported = self._imported.get(operation_id)
         if offered is None:

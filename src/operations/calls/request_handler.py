@@ -301,7 +301,7 @@ class Reply(msgspec.Struct, eq=False):
     sender: str | None = None
     """The name of the sender, if the broker states it."""
     request: Request | None = None
-    """The call while it runs; None before and afterwards."""
+    """The call while it is queued or suspended; None before and afterwards."""
     since: float = 0.0
     """Time (of the loop's clock) from which the caller can control the call; 0 before that."""
     control_id: str = ""
@@ -361,7 +361,7 @@ class Reply(msgspec.Struct, eq=False):
         self._send(self.codec.encode(CallAccepted(VERSION, self.id, "", accepted)))
 
     def ended(self, envelope: ResponseEnvelope[Any] | None, error: CallError | None) -> None:
-        """Send the outcome of the request."""
+        """Send the outcome of the request; if its caller aborted it, only confirm that to a hub."""
         self.handler.finished += 1
         if error is not None:
             self.handler.failed += 1

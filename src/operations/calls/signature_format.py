@@ -60,7 +60,10 @@ def is_signed(message: bytes) -> bool:
 
 
 def split(message: bytes) -> SignedRequest | None:
-    """Return the parts of a signed request; None if the message is truncated."""
+    """Return the unverified parts of a signed request; None if the message is too short for their fixed sizes.
+
+    Other truncated messages have short or empty parts, and do not pass the verification.
+    """
     if len(message) < _HEAD.size + SIGNATURE_BYTES:
         return None
     _, kind, size = _HEAD.unpack_from(message)

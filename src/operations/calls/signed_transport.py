@@ -142,9 +142,9 @@ class SignedTransport(_SigningTransport):
 
     @property
     def capabilities(self) -> Capabilities:
-        """The capabilities of the inner transport, which a reconnect may change.
+        """The capabilities of the inner transport, which a reconnect may change, with two differences.
 
-        `max_payload` is smaller than that of the inner transport, to leave space for the signature.
+        No identity is authenticated or claimed: only signatures count. `max_payload` leaves space for the signature.
         """
         inner = self.inner.capabilities
         if self._capabilities is None or self._capabilities[0] is not inner:
@@ -159,7 +159,7 @@ class SignedTransport(_SigningTransport):
         return self._capabilities[1]
 
     def optional(self, kind: type[Part]) -> Part | None:
-        """Return an optional part of the inner transport, or None.
+        """Return an optional part of this transport or of the inner one, or None.
 
         The part `InProcess` is never returned, because its calls are not signed.
         """
@@ -168,7 +168,7 @@ class SignedTransport(_SigningTransport):
         return None if kind is InProcess else super().optional(kind)
 
     def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
-        """Listen at an address; the signature of a request is verified and removed before `receive` is called."""
+        """Listen at an address; `receive` gets requests without signatures, and `identify` refuses invalid requests."""
         if not address.startswith("work."):
             return self.inner.listen(address, receive, group=group)
 
@@ -198,8 +198,8 @@ class SignedTransport(_SigningTransport):
     def identify(self, event: CallRequested) -> Identity | None:
         """Return the caller of the request that is being received; None if the request is not signed.
 
-        Raise `ACCESS_DENIED` if the signature is invalid, or if the request is not signed although signatures are
-        required.
+        Raise a CallError if the request must not run, for example because its signature is invalid, or because it is
+        not signed although signatures are required.
         """
         received = self._received
         if received is None:

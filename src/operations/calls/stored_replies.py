@@ -37,7 +37,7 @@ _LONGEST_PROGRESS = 200
 
 
 def start_stored(handler: RequestHandler, event: CallRequested, codec: Codec, stored: StoredRequest) -> None:
-    """Run a stored request; a refused request also gets a response and is acknowledged."""
+    """Run a stored request, or refuse it."""
     job = job_of(event, stored.delivery)
     ids = event.id, event.payload.request_id, event.to
     if job is None:
@@ -72,7 +72,7 @@ class StoredReply(Reply, kw_only=True):
         """Do nothing: a stored request runs even if its caller has left."""
 
     def refuse(self, error: CallError) -> None:
-        """Send the error of a refused request, and acknowledge the request."""
+        """Send the error of a refused request, unless it is a replay, and acknowledge the request."""
         if self.stored.is_held:
             super().refuse(error)
             self.stored.done()

@@ -129,7 +129,7 @@ class StoredRequest:
     def keep_outcome(self, record: Record) -> None:
         """Acknowledge the request of a job together with its outcome.
 
-        The request is not noted as finished: if the connection is lost before the outcome is stored, the job runs
+        The request is not added to `finished`: if the connection is lost before the outcome is stored, the job runs
         again.
         """
         if self.is_held:
@@ -187,7 +187,7 @@ class StoredRequests:
         """The ids of the last requests that got their response."""
 
     def take(self, message: bytes, delivery: Delivery, arrival: Arrival) -> None:
-        """Start a stored request, unless it ran here before, is invalid, or was delivered too often."""
+        """Start a stored request, unless it is a duplicate; dead-letter it if it is invalid or must not run."""
         if is_signed(message):
             self._endpoint.refuse_signed(message, arrival)
             self._dead_letter_signed(message, delivery)
@@ -224,7 +224,7 @@ class StoredRequests:
             delivery.done()
 
     def _take_new(self, event: CallRequested, codec: Codec, delivery: Delivery) -> None:
-        """Start a request, unless it was delivered too often or stored for too long."""
+        """Start a request, or dead-letter it if it was delivered too often or stored for too long."""
         not_after = event.payload.not_after
         if delivery.number > MOST_DELIVERIES:
             text = f"dead-lettered after {MOST_DELIVERIES} unanswered deliveries"

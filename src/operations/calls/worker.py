@@ -226,7 +226,7 @@ class CallHandler:
         await self.close()
 
     async def close(self) -> None:
-        """Leave immediately: running calls are cancelled, and their callers get an error."""
+        """Leave immediately: release stored requests for other workers, and cancel all other calls with an error."""
         self._announcer.close()
         for namespace in list(self._stops):
             self._shut(namespace)

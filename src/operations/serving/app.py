@@ -369,7 +369,7 @@ def _documents(served: ServedApp) -> DocumentCache:
 
 
 class LazyMCP:
-    """The MCP endpoint. `make` creates the endpoint on first use, because its modules are slow to import."""
+    """The MCP endpoint. `make` creates the endpoint when it starts, because its modules are slow to import."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make

@@ -33,9 +33,10 @@ class BodyReader:
 
     @types.coroutine
     def read(self, receive: Receive, headers: Mapping[bytes, bytes], key: str) -> Generator[Any, Any, bytes]:
-        """Return the body; raise RefusedError if the body is too large or too slow.
+        """Return the body; raise RefusedError if the body is compressed, too large or too slow.
 
-        Raise RefusedError also if the unfinished bodies of the caller `key` are too large together.
+        Raise RefusedError also if the unfinished bodies of the caller `key` are too large together. Raise
+        ClientDisconnectedError if the client disconnects before the end of the body.
         """
         if b"content-encoding" in headers and headers[b"content-encoding"].lower() != b"identity":
             raise _encoded()

@@ -221,7 +221,7 @@ def _examples(document: Any) -> list[dict[str, Any]]:
 
 
 def _example_of(schema: Any) -> Any:
-    """Return the example value of a schema; `_NO_VALUE` if it has none."""
+    """Return an example, the default or the constant of a schema; `_NO_VALUE` if it has none of them."""
     if not isinstance(schema, Mapping):
         return _NO_VALUE
     for name in ("example", "default", "const"):

@@ -93,7 +93,7 @@ class Console:
         self._endpoint.feeds.close()
 
     def close(self) -> None:
-        """Stop recording calls, and end every feed."""
+        """Stop recording calls and listening to workers, and end every feed."""
         self._own.is_draining = True
         self._registry.observers = tuple(each for each in self._registry.observers if each is not self._recorder)
         if self._hub is not None:

@@ -165,7 +165,7 @@ class Feeds:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def serve(self, wanted: FeedRequest, receive: Receive, send: Send) -> None:
-        """Send events until the client disconnects, its credentials expire, or `close` is called."""
+        """Send events until the client disconnects or reads too slowly, its credentials expire, or `close` runs."""
         caller = wanted.viewer().caller
         if len(self._tasks) >= _MOST_FEEDS:
             raise unavailable("console.feed", "too many feeds are open", "no")

@@ -60,7 +60,7 @@ class HubRecorder(RouteObserver):
     def began(
         self, call: RoutedCall, identity: Identity | None, parent: str | None, header: EventHeader, codec: Codec
     ) -> None:
-        """Record a call that was sent to a worker.
+        """Record a call that is about to be sent to a worker.
 
         A call of this process already has a record, which gets the worker's name.
         """

@@ -80,7 +80,10 @@ class Pages:
         return self._assets
 
     def respond(self, path: str, root_path: str, headers: dict[bytes, bytes]) -> Response:
-        """Return the file at a path below `/console`, or else the page, which shows the screen for that path."""
+        """Return the file at a path below `/console`, or else the page, which shows the screen for that path.
+
+        A missing file below `assets/` has status 404. `/console` itself is redirected to `/console/`.
+        """
         if path == ROOT:
             return Response(308, [(b"location", f"{root_path}{ROOT}/".encode("latin-1", "replace"))])
         name = path.removeprefix(f"{ROOT}/")

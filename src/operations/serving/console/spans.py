@@ -235,7 +235,7 @@ def _filters(parameters: Parameters) -> list[Keep]:
 
 
 def read_choice(parameters: Parameters, name: str, choices: Sequence[str], default: str = "") -> str:
-    """Return a parameter that must be one of `choices`; refuse any other value with 400."""
+    """Return a parameter that must be one of `choices` or empty, or else `default`; refuse another value with 400."""
     value = parameters.get(name, default)
     if value and value not in choices:
         raise _invalid(f"invalid {name}: expected one of {', '.join(choices)}")
@@ -271,7 +271,7 @@ def _invalid(message: str) -> RefusedError:
 
 
 def _in_tree_order(records: Sequence[CallRecord]) -> list[CallRecord]:
-    """Return calls in the order of their start. Each call comes before its nested calls."""
+    """Return calls in the order of a tree: each call is followed by its nested calls, in the order of their start."""
     known = {record.request_id for record in records}
     children: dict[str | None, list[CallRecord]] = {}
     for record in sorted(records, key=lambda record: (record.began_at, record.number)):

@@ -78,9 +78,9 @@ class EventStreams:
         """Resumable streams by name."""
 
     async def serve(self, wanted: StreamRequest, receive: Receive, send: Send) -> str:
-        """Send a stream until it ends or its client disconnects; return its outcome code.
+        """Send a stream until it ends or its client disconnects; return its outcome code, `OK` while it runs.
 
-        Raises CallError for a failure before the response has begun; a later failure is sent as an event.
+        Raise a CallError for a failure before the response has begun; a later failure is sent as an event.
         """
         wheel = self.dispatcher.registry.wheel
         connection = EventConnection(send, wheel, self._limits.heartbeat_seconds, wanted.request.id)
@@ -215,7 +215,7 @@ class _Stream:
             self._connection.finish_later(self._last_event())
 
     async def open(self) -> None:
-        """Send the head of the response; raise the error if the stream has already failed."""
+        """Send the head of the response, or all of it if the stream has completed; raise the error if it has failed."""
         connection = self._connection
         if connection is None or connection.has_begun:
             return

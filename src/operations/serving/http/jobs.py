@@ -63,7 +63,7 @@ class JobEndpoint:
         as_envelope: bool,
         metadata: Mapping[str, Any] | None,
     ) -> Response:
-        """Submit a job; return its result if it ends within `wait` seconds, else 202 with the path of the job."""
+        """Submit a job; return its outcome if it ends within `wait` seconds, else 202 with the path of the job."""
         jobs = self._jobs.of(caller.identity, exposure=self._exposure)
         job_id = await jobs.submit(route.operation, input, metadata=metadata)
         if wait > 0:
