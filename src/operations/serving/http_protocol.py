@@ -116,7 +116,7 @@ class HTTPProtocol(asyncio.Protocol):
             self._limit(_HEAD_SECONDS)
 
     def _parse(self, data: bytes) -> bool:
-        """Parse received data; return False if the connection ends. A head over the limit is not parsed."""
+        """Parse received data; return False if no further request is read. A head over the limit is not parsed."""
         if self._in_head:
             self._head_bytes += len(data)
             if self._head_bytes > _MAX_HEAD_BYTES and not 0 <= data.find(b"\r\n\r\n") <= _MAX_HEAD_BYTES:
@@ -293,13 +293,13 @@ class HTTPProtocol(asyncio.Protocol):
         self._limit(_HEAD_SECONDS)
 
     def close_after_response(self) -> None:
-        """Close the connection after the current or the next response, which contains `Connection: close`."""
+        """Close the connection after the last request that was read, or after the next one if no request runs."""
         self._drains = True
         if self._running is not None and not self._waiting:
             self._running.keeps_alive = False
 
     def shutdown(self) -> None:
-        """Close the connection now, or after the response that is being written."""
+        """Close the connection now, or after the response to the running request."""
         if self._running is None:
             self.transport.close()
         else:

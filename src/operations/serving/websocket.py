@@ -102,13 +102,13 @@ class WebSocketEndpoint(RouteObserver):
             connection.end(reason)
 
     async def drain(self, grace: float) -> None:
-        """Refuse new calls to the internal hub, wait for running ones, then close every connection of this hub."""
+        """Refuse new calls to the internal hub and wait for running ones; then `close`."""
         if self._handler is not None:
             await self._handler.drain(grace=grace)
         await self.close()
 
     async def close(self) -> None:
-        """Close every connection of the internal hub; peers may reconnect. A passed `hub` keeps its connections."""
+        """Stop the audit, and close every connection of the internal hub; a passed `hub` keeps its connections."""
         router = self._hub.router
         router.observers = tuple(observer for observer in router.observers if observer is not self)
         if self._handler is not None:

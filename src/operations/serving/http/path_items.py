@@ -172,7 +172,7 @@ class _Describer:
         return responses
 
     def _extension(self) -> dict[str, Any]:
-        """Return `x-operations`: what a registry that imports the operation needs besides OpenAPI."""
+        """Return `x-operations`: the data, besides OpenAPI, for a registry that imports the operation."""
         spec, operation = self._spec, self._operation
         optional = {
             "title": spec.title,
@@ -194,8 +194,8 @@ class _Describer:
 def plain_schema(schema: Any) -> Any:
     """Return an equivalent schema that more tools can read.
 
-    Boolean schemas become objects, `contentEncoding` is supplemented by the older `format`, and examples that refer to
-    another document are removed.
+    Boolean schemas become objects, `contentEncoding` is supplemented by the older `format`, and examples with `$ref`
+    are removed.
     """
     if isinstance(schema, bool):
         return {} if schema else {"not": {}}

@@ -111,7 +111,7 @@ def problem_response(error: CallError, request_id: str, operation: Operation[Any
 
 
 def encode_problem(members: dict[str, Any]) -> bytes:
-    """Encode a problem; leave out details that JSON cannot express."""
+    """Encode a problem; leave out its details and errors if JSON cannot express them."""
     try:
         return _encode(members)
     except (RecursionError, ValueError, TypeError):

@@ -125,7 +125,7 @@ class AcceptHeader(msgspec.Struct, frozen=True):
     envelope_events: bool = False
     """Whether each event is an envelope."""
     other: bool = True
-    """Whether another type than JSON is accepted: bytes or text."""
+    """Whether a result of any type, such as bytes or text, may be accepted: not only envelopes and events."""
 
 
 ANYTHING = AcceptHeader()

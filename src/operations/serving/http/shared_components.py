@@ -172,7 +172,7 @@ def describe_status(status: int) -> str:
 
 
 def is_general(status: int) -> bool:
-    """Whether every operation can return this error status."""
+    """Whether errors that an operation does not declare can have this status."""
     return status in _STATUSES
 
 

@@ -146,7 +146,7 @@ class MCPCalls:
         return await self.report(operation, info.caller, self._run_asking(operation, input, info, call))
 
     async def call_for_data(self, tool: Tool, input: Any, info: RequestInfo, client: Client | None) -> Any:
-        """Run an operation for a script, and return its data; for a stream, a list of items.
+        """Run an operation for a script, and return its data; for a stream, a list of its first items.
 
         A raised error does not contain the text of an exception. `client` receives the questions of the operation: the
         whole script is suspended, not the single call.
@@ -341,7 +341,10 @@ def _trace(meta: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def make_result(tool: Tool, envelope: ResponseEnvelope[Any], info: RequestInfo) -> Result:
-    """Return a tool's result; raise CallError if it does not match the listed output schema."""
+    """Return a tool's result; raise CallError if it does not match the listed output schema.
+
+    A result of an imported MCP tool is not checked, nor is a result for a registry of this library.
+    """
     if info.own:
         return whole_envelope(envelope)
     schema = tool.output_schema

@@ -349,5 +349,5 @@ def completed_values(envelope: ResponseEnvelope[Any]) -> list[str]:
 
 
 def is_not_found(error: CallError) -> bool:
-    """Whether an imported server reported that a resource or prompt does not exist."""
+    """Whether an imported server reported an unknown resource or prompt, or invalid parameters."""
     return isinstance(error.details, dict) and error.details.get("code") in (-32002, -32602)

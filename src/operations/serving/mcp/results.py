@@ -43,7 +43,7 @@ class Result(msgspec.Struct):
 def tool_result(envelope: ResponseEnvelope[Any], *, wrap: bool, modern: bool) -> Result:
     """Return the tool result of an envelope. `wrap` nests structured content under the key `result`.
 
-    Raises CallError for data that JSON cannot express.
+    Raise a CallError for data that JSON cannot express.
     """
     meta = envelope.meta
     if isinstance(meta, MCPResponseMeta):

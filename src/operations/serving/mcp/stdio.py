@@ -167,7 +167,7 @@ class StdioServer:
         self._room.release()
 
     def _cancel(self, line: bytes) -> bool:
-        """Cancel a call of the fast path; return False if the message concerns another call."""
+        """Cancel a call of the fast path; return False if the message does not cancel such a call."""
         try:
             wanted = msgspec.json.decode(line, type=_Cancelled)
         except msgspec.DecodeError:
@@ -276,7 +276,10 @@ def _is_pipe(descriptor: int) -> bool:
 
 @contextlib.contextmanager
 def _descriptors(stdin: int | None, stdout: int | None) -> Iterator[tuple[int, int]]:
-    """Yield the descriptors for messages. In the block, standard input is empty and output goes to standard error."""
+    """Yield the descriptors for messages.
+
+    Unless both are given, standard input is empty in the block, and output goes to standard error.
+    """
     if stdin is not None and stdout is not None:
         yield stdin, stdout
         return

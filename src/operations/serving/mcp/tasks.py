@@ -106,7 +106,7 @@ class Tasks:
         return False
 
     async def create(self, tool: Tool, arguments: Any, info: RequestInfo) -> TaskCreated | InputRequired | Result:
-        """Start a tool call as a task; return the task, its first questions, or the error of an invalid input."""
+        """Start a tool call as a task, or answer its first questions; return the task, its questions, or an error."""
         try:
             input = read_input(tool, arguments, info.meta)
             if not tool.operation.spec.input_schema.check(input):
@@ -137,7 +137,7 @@ class Tasks:
         return TaskCreated({**self._fields(status, None), "resultType": "task"})
 
     async def serve(self, method: str, task_id: str, responses: Any, info: RequestInfo) -> dict[str, Any]:
-        """Return the result of a request about a task."""
+        """Return a task, update it with answers, or cancel it, as `method` requests."""
         if not declares_tasks(info):
             raise missing_extension()
         status, tool = await self._find(task_id, info.identity)

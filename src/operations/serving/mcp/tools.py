@@ -31,7 +31,7 @@ from operations.spec import OPEN, Operation, OperationType
 PAGE = 200
 TTL_MS = 5_000
 NAME = "mcpName"
-"""The annotation with the tool name of an operation; ignored if another tool has the name."""
+"""The annotation with the tool name of an operation; ignored if the name is invalid or another tool has it."""
 TASK = "mcpTask"
 """The annotation that lets calls of an operation run as tasks. Durable operations have `optional` by default."""
 OPTIONAL, REQUIRED, QUESTIONS_FIRST = "optional", "required", "questions-first"

@@ -256,13 +256,13 @@ class SDKSessions:
 
 
 def _is_modern(scope: Any) -> bool:
-    """Whether the protocol version of a request is one without sessions, such as 2026-07-28."""
+    """Whether the protocol version of a request is one without sessions, such as 2026-07-28, or an unknown one."""
     version = next((value for name, value in scope["headers"] if name == b"mcp-protocol-version"), None)
     return version is not None and version.decode("latin-1") not in HANDSHAKE_PROTOCOL_VERSIONS
 
 
 def _session_id(scope: Any) -> str | None:
-    """Return the session that a request names."""
+    """Return the session id in the headers of a request, or None."""
     return next((value.decode("latin-1") for name, value in scope["headers"] if name == b"mcp-session-id"), None)
 
 

@@ -43,7 +43,7 @@ class SDKStreams:
             await self._write(answer.message.model_dump_json(by_alias=True, exclude_unset=True).encode())
 
     async def feed(self, line: bytes) -> None:
-        """Process one message."""
+        """Pass one message to the server; wait while the server has too many unread ones."""
         message: SessionMessage | Exception
         try:
             message = SessionMessage(types.jsonrpc_message_adapter.validate_json(line, by_name=False))
