@@ -54,7 +54,11 @@ class AccessControl(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     required_scopes_any: Sequence[str] = ()
     """Scopes of which at least one is required."""
     resource_type: str | None = None
-    """Required type of resource: a caller must have at least one resource of this type, with any id."""
+    """Required type of resource: a caller must have at least one resource of this type, with any id.
+
+    Without `resource_action`, any actions are enough, also none; the error for a missing resource names the action
+    `use`.
+    """
     resource_action: str | None = None
     """Required action: a caller must be allowed to perform it on a resource of `resource_type`, or if None, on any
     resource.

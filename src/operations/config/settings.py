@@ -262,8 +262,14 @@ class AccessRule(Settings, frozen=True, kw_only=True):
 
     scopes: Annotated[list[str], Meta(description="Scopes that are all required.")] = []
     any: Annotated[list[str], Meta(description="Scopes of which one is required.")] = []
-    resource_type: Annotated[str | None, Meta(description="Type of the required resource.")] = None
-    resource_action: Annotated[str | None, Meta(description="Action that must be allowed on the resource.")] = None
+    resource_type: Annotated[
+        str | None,
+        Meta(description="Type of the required resource. Without an action, a resource of this type is enough."),
+    ] = None
+    resource_action: Annotated[
+        str | None,
+        Meta(description="Action that must be allowed on the resource. Without a type, on a resource of any type."),
+    ] = None
 
 
 class JWTSettings(Settings, frozen=True, kw_only=True):
