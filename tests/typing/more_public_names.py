@@ -326,7 +326,7 @@ async def carry(transport: Transport) -> None:
     capabilities: Capabilities = transport.capabilities
     wrapped = TransportWrapper(transport)
     parts = [Flushes, InProcess, KeepsRecords, StoresKeys, ReportsBacklog, ReportsCongestion, ReportsConnection, Stores]
-    print(capabilities.delivery, wrapped, parts, undelivered)
+    print(capabilities.durable, wrapped, parts, undelivered)
     check_address("redis://127.0.0.1:6379")
     async with connect("memory:") as memory:
         print(memory, MemoryTransport(), MemoryBus(), require_extra("redis", "redis"))

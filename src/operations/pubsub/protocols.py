@@ -62,7 +62,6 @@ Receive = Callable[[bytes, Arrival], None]
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """The guarantees of a transport; the call protocol compensates for missing ones."""
 
-    delivery: Literal["at-most-once", "at-least-once"] = "at-most-once"
     reports_undelivered: bool
     """Whether `undelivered` is called if an address has no listener."""
     tracks_peers: bool
