@@ -103,6 +103,7 @@ class RecordedMessage(msgspec.Struct, frozen=True):
 
     direction: Literal["sent", "received"]
     address: str
+    """The address that the message was sent to; empty for a message from a hub, whose transport has no addresses."""
     message: bytes
 
 
@@ -124,12 +125,7 @@ class RecordingTransport(TransportWrapper):
 
     def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
         """Receive the messages of an address; each is recorded, then passed to `receive`."""
-
-        def record(message: bytes, arrival: Arrival) -> None:
-            self.messages.append(RecordedMessage("received", arrival.address or address, message))
-            receive(message, arrival)
-
-        return super().listen(address, record, group=group)
+        return super().listen(address, _RecordingListener(self, receive), group=group)
 
     def store(
         self,
@@ -153,6 +149,21 @@ class RecordingTransport(TransportWrapper):
             take(message, delivery, arrival)
 
         return super().take(address, record, limit=limit)
+
+
+class _RecordingListener(msgspec.Struct, frozen=True):
+    """A listener that records each message.
+
+    Listeners of the same function are equal, because a hub's transport passes a message once to each listener.
+    """
+
+    recorder: RecordingTransport
+    receive: Receive
+
+    def __call__(self, message: bytes, arrival: Arrival) -> None:
+        """Record and receive a message."""
+        self.recorder.messages.append(RecordedMessage("received", arrival.address, message))
+        self.receive(message, arrival)
 
 
 def stub_operation(

@@ -35,7 +35,7 @@ from operations.calls.hub.spoke import Spoke
 from operations.identity import JWTTokens, Principal, StaticTokens
 from operations.pubsub import Flushes, TransportWrapper
 from operations.sources.mcp import create_mcp_client
-from operations.testing import error_of, stub_operation
+from operations.testing import RecordingTransport, error_of, stub_operation
 from tests.calls.scenes import is_held_back
 from tests.contracts.operations_under_test import Sleeper
 from tests.http.certificates import Authority
@@ -375,6 +375,22 @@ async def test_a_lost_spoke_loses_its_operations_immediately_and_gets_them_back(
         await remote.ready("shop.price")
         assert (await remote.registry.execute("shop.price")).data == 1
         assert spoke.reconnects == 1
+
+
+async def test_a_recorded_spoke_handles_each_message_once(field: Field) -> None:
+    runs: list[object] = []
+    recorder = RecordingTransport(await field.spoke("shop"))
+    counted = [stub_operation(f"shop.{name}", returns=runs.append) for name in ("one", "two")]
+    handler = CallHandler(OperationRegistry([*counted, stub_operation("shop.more.three")]), recorder)
+    await handler.registered()
+    pending = PendingRequestMap(await field.spoke("ada"))
+    await pending.call("shop.one", {})
+    await pending.call("shop.two", {})
+    assert runs == [{}, {}]
+    received = [each.message for each in recorder.messages if each.direction == "received"]
+    assert len([message for message in received if b"call.requested" in message]) == 2
+    assert handler.counters.duplicate == 0
+    await handler.close()
 
 
 async def test_a_repeated_call_that_no_worker_responds_to_reports_the_lost_worker(field: Field) -> None:
