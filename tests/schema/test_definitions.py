@@ -125,6 +125,14 @@ def test_a_definition_without_defaults_has_the_same_closed_form_whether_defaults
     assert {pointer[8:] for pointer in forms} - {""} == {"closed:branch", "closed-kept:branch", "closed:leaf"}
 
 
+def test_an_unchanged_schema_that_refers_to_a_closed_document_makes_the_closed_form_reject_every_value() -> None:
+    document = {"type": "object", "properties": {"name": {"type": "string"}, "other": {"not": {"$ref": "#"}}}}
+    assert closed(document)["#"].schema is False
+    schema = Schema(document)
+    for _ in range(20):  # the first values are cast without the closed form
+        assert schema.normalise({"name": "a", "other": 5, "more": 1}) == ({"name": "a", "other": 5}, ())
+
+
 def test_schemas_with_the_same_document_share_what_they_compile() -> None:
     definitions = shared()
     first, second = (deferred_schema(lambda: source("Team"), definitions) for _ in range(2))

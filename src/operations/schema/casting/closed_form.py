@@ -8,17 +8,16 @@ exactly what casting would do, it rejects the value, and the slower stages follo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from operations.schema.casting.nodes import MISSING, Node, Nodes, discriminator
 from operations.schema.casting.repair import default_for, defaultable
 from operations.schema.dialects.keywords import ANNOTATIONS
-from operations.schema.dialects.traversal import APPLYING, Definition, Reach
+from operations.schema.dialects.traversal import Definition, Reach, definitions_of
 
 _IN_PLACE = ("$ref", "allOf", "anyOf", "oneOf", "if", "dependentSchemas")
 _CHILD = ("additionalProperties", "unevaluatedProperties", "items", "unevaluatedItems")
-_UNTOUCHED = ("not", "if", "contains", "propertyNames")
 _NAMING = frozenset({"properties", "patternProperties", "prefixItems"})
 _NAMED = frozenset({"properties", "$ref", "allOf", "anyOf", "oneOf", "default"})
 """A schema that declares a property with a default has at least one of these keywords."""
@@ -28,10 +27,10 @@ _UNCLOSABLE = {"not": {"type": "object"}}
 class Closer:
     """Writes the closed form of one converted document.
 
-    A schema has up to five forms: `open` (unchanged), `closed`, `inner`, `closed-kept` and `inner-kept`. The form
-    `inner` is for a part of a closed schema, such as a branch of its `allOf`: the schemas of properties and items are
-    closed, but the part itself allows undeclared properties. The `-kept` forms do not require properties with a
-    default. The forms of a definition depend only on the schemas that it refers to, so documents that share a
+    A schema has up to four forms: `closed`, `inner`, `closed-kept` and `inner-kept`. The form `inner` is for a part of
+    a closed schema, such as a branch of its `allOf`: the schemas of properties and items are closed, but the part
+    itself allows undeclared properties. The `-kept` forms do not require properties with a default. Other schemas stay
+    unchanged. The forms of a definition depend only on the schemas that it refers to, so documents that share a
     definition share its forms. `definitions` are the document and its definitions by pointer.
     """
 
@@ -39,15 +38,18 @@ class Closer:
         self._document = nodes.document
         self._nodes = nodes
         self._sources = definitions
-        self._targets: set[str] = set()
         self._mattering = Reach(
             definitions, "names properties", _matters, lambda each: any(map(_matters, each.schemas))
         )
         self._defaulting = Reach(definitions, "has defaults", _defaults, lambda each: any(map(_defaults, each.schemas)))
 
     def form(self, schema: dict[str, Any] | bool | None = None) -> dict[str, Definition]:
-        """Return the closed form of the document, or of one schema in it, together with its definitions, by pointer."""
-        closed = self._written(self._document if schema is None else schema, "closed")
+        """Return the closed form of the document, or of one schema in it, together with its definitions, by pointer.
+
+        If an unchanged schema refers to a document that is changed, which would need another name, the form rejects
+        every value.
+        """
+        closed = Definition(self._closed(self._document if schema is None else schema, ""))
         definitions: dict[str, Definition] = {}
         pending = sorted(closed.targets)
         while pending:
@@ -55,45 +57,36 @@ class Closer:
             if pointer not in definitions:
                 definitions[pointer] = form = self._form_of(pointer)
                 pending += sorted(form.targets)
-        return {"#": closed, **definitions}
-
-    def _written(self, schema: Any, form: str) -> Definition:
-        self._targets = set()
-        kind, dash, kept = form.partition("-")
-        written = self._open(schema) if kind == "open" else getattr(self, f"_{kind}")(schema, dash + kept)
-        return Definition(written, frozenset(self._targets))
+        if "#" in definitions and closed.schema is not self._document:
+            return definitions_of(False)
+        return {**definitions, "#": closed}
 
     # References
 
     def _form_of(self, pointer: str) -> Definition:
-        """Return a form of a definition, given the pointer that `_reference` has made for this form."""
+        """Return a definition, or the form of a definition for which `_reference` has made the pointer."""
+        if pointer in self._sources:
+            return self._sources[pointer]
         form, _, name = pointer[8:].partition(":")
         source = self._sources[f"#/$defs/{name}" if name else "#"]
         return source.forms.get(form) or source.forms.setdefault(form, self._written(source.schema, form))
 
-    def _reference(self, pointer: str, form: str) -> dict[str, Any]:
-        if form != "open" and not self._mattering.reached_from(pointer):
-            form = "open"
-        elif form.endswith("-kept") and not self._defaulting.reached_from(pointer):
-            form = form.removesuffix("-kept")
-        target = f"#/$defs/{form}:{pointer[8:]}"
-        self._targets.add(target)
-        return {"$ref": target}
+    def _written(self, schema: Any, form: str) -> Definition:
+        kind, dash, kept = form.partition("-")
+        return Definition((self._closed if kind == "closed" else self._inner)(schema, dash + kept))
 
-    def _open(self, schema: Any) -> Any:
-        return (
-            schema
-            if _is_leaf(schema)
-            else _mapped(schema, self._open, lambda pointer: self._reference(pointer, "open"))
-        )
+    def _reference(self, pointer: str, form: str) -> dict[str, Any]:
+        if not self._mattering.reached_from(pointer):
+            return {"$ref": pointer}
+        if not self._defaulting.reached_from(pointer):
+            form = form.removesuffix("-kept")
+        return {"$ref": f"#/$defs/{form}:{pointer[8:]}"}
 
     # Schemas that are closed themselves
 
     def _closed(self, schema: Any, kept: str) -> Any:
-        if _is_leaf(schema):
-            return schema
         if not self._needs_closing(schema):
-            return self._open(schema)
+            return schema
         if not any(keyword in schema for keyword in _IN_PLACE):
             return self._closed_simple(schema, kept)
         if set(schema) - ANNOTATIONS == {"$ref"} and not isinstance(schema.get("default"), dict):
@@ -135,7 +128,7 @@ class Closer:
         out = self._inner_keywords(schema, kept, besides=keyword)
         out["anyOf"] = branches
         if keyword == "oneOf" and not _disjoint([self._nodes.node([branch]) for branch in schema[keyword]]):
-            out["oneOf"] = [self._open(branch) for branch in schema[keyword]]
+            out["oneOf"] = schema[keyword]
         return out
 
     def _branch(self, branch: Any, chosen: Node, alone: bool, kept: str) -> Any:
@@ -157,9 +150,7 @@ class Closer:
     # Schemas whose contents are closed
 
     def _inner(self, schema: Any, kept: str) -> Any:
-        if _is_leaf(schema) or not self._needs_closing(schema):
-            return self._open(schema)
-        return self._inner_keywords(schema, kept)
+        return self._inner_keywords(schema, kept) if self._needs_closing(schema) else schema
 
     def _inner_keywords(self, schema: dict[str, Any], kept: str, besides: str | None = None) -> dict[str, Any]:
         out: dict[str, Any] = {}
@@ -179,14 +170,14 @@ class Closer:
         if keyword == "prefixItems":
             return {keyword: [self._closed(item, kept) for item in value]}
         if keyword == "oneOf" and len(value) > 1:
-            return {"oneOf": [self._open(item) for item in value], "allOf": [{"anyOf": self._inners(value, kept)}]}
+            return {"oneOf": value, "allOf": [{"anyOf": self._inners(value, kept)}]}
         if keyword in ("allOf", "anyOf", "oneOf"):
             return {keyword: self._inners(value, kept)}
         if keyword in ("then", "else"):
             return {keyword: self._inner(value, kept)}
         if keyword == "dependentSchemas":
             return {keyword: {name: self._inner(item, kept) for name, item in value.items()}}
-        return {keyword: self._open(value) if keyword in _UNTOUCHED else value}
+        return {keyword: value}
 
     def _inners(self, schemas: list[Any], kept: str) -> list[Any]:
         return [self._inner(schema, kept) for schema in schemas]
@@ -227,11 +218,6 @@ def _matters(schema: dict[str, Any]) -> bool:
     return not _NAMING.isdisjoint(schema) or isinstance(schema.get("default"), dict)
 
 
-def _is_leaf(schema: Any) -> bool:
-    """Whether all forms of a schema are the schema itself: it has no sub-schemas, and no default with properties."""
-    return not isinstance(schema, dict) or (APPLYING.isdisjoint(schema) and not isinstance(schema.get("default"), dict))
-
-
 def _disjoint(branches: Sequence[Node]) -> bool:
     """Whether no value can match two branches, by their types or a required literal."""
     return _disjoint_types(branches) or discriminator(branches) is not None
@@ -244,20 +230,3 @@ def _disjoint_types(branches: Sequence[Node]) -> bool:
             return False
         seen.update(node.types)
     return True
-
-
-def _mapped(schema: Any, each: Callable[[Any], Any], reference: Callable[[str], dict[str, Any]]) -> Any:
-    """Return a copy of `schema` with `each` applied to its sub-schemas and its reference rewritten."""
-    out: dict[str, Any] = {}
-    for keyword, value in schema.items():
-        if keyword == "$ref":
-            out.update(reference(value))
-        elif keyword in (*_CHILD, *_UNTOUCHED, "then", "else"):
-            out[keyword] = each(value)
-        elif keyword in ("allOf", "anyOf", "oneOf", "prefixItems"):
-            out[keyword] = [each(item) for item in value]
-        elif keyword in ("properties", "patternProperties", "dependentSchemas"):
-            out[keyword] = {name: each(item) for name, item in value.items()}
-        elif keyword != "$defs":
-            out[keyword] = value
-    return out
