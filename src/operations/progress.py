@@ -26,9 +26,8 @@ class ProgressEvent(NamedTuple):
 class ProgressQueue:
     """Undelivered progress of one call; a full queue drops its oldest events."""
 
-    def __init__(self, *, max_events: int = MAX_EVENTS, max_message_characters: int = MAX_MESSAGE_CHARACTERS) -> None:
+    def __init__(self, *, max_events: int = MAX_EVENTS) -> None:
         self._max_events = max_events
-        self._max_characters = max_message_characters
         self._events: deque[ProgressEvent] = deque()
         self._characters = 0
         self._has_ended = False
@@ -42,7 +41,7 @@ class ProgressQueue:
         self._events.append(event)
         self._characters += len(event.message or "")
         while len(self._events) > 1 and (
-            len(self._events) > self._max_events or self._characters > self._max_characters
+            len(self._events) > self._max_events or self._characters > MAX_MESSAGE_CHARACTERS
         ):
             self.take()
         self._changed.set()

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from operations.config.settings import Config
+from operations.redaction import REDACTED
 
-REDACTED = "[redacted]"
 _SECRET_NAME = r"(?i)token|secret|passw|pwd|api[-_]?key|apikey|credential|auth|cookie|bearer|private|session"
 _SECRET_PARAMETER = r"(?i)(.*[-_.])?(key|sig|signature|code)"
 """Names of query parameters that are secret, in addition to those that match `_SECRET_NAME`."""

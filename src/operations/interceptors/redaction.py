@@ -13,9 +13,8 @@ from operations.content import content_block
 from operations.envelope import HTTPResponseMeta, MCPResponseMeta, ResponseEnvelope
 from operations.errors import CallError
 from operations.interceptors.base import Envelopes, Invocation, Proceed, open_stream
-from operations.redaction import Beginning, json_document
+from operations.redaction import REDACTED, Beginning, json_document
 
-REDACTED = "[redacted]"
 SECRET_NAMES = (
     *("*password*", "*passwd*", "*secret*", "*credential*", "*apikey*", "*accesskey*", "*privatekey*"),
     *("token", "idtoken", "*accesstoken*", "*refreshtoken*", "*authtoken*", "*apitoken*", "*sessiontoken*"),

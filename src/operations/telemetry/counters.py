@@ -6,18 +6,11 @@ from collections.abc import Callable, Iterator
 
 from operations.telemetry.metrics import Measure
 
-_NAMES = {
-    "late": "Responses received after their call ended.",
-    "duplicate": "Duplicate requests and responses.",
-    "dropped": "Messages without a matching call: control messages of ended calls, unknown types.",
-    "rejected": "Requests rejected unread: too many, over a limit, or not allowed.",
-    "malformed": "Messages that are not valid events.",
-    "foreign": "Messages with an id or address that their sender may not use: guessed or forged.",
-    "forged": "Identities in a payload from a sender that may not set them.",
-    "expired": "Requests whose deadline passed before they ran.",
-    "dead_lettered": "Stored requests that became dead letters.",
-    "abandoned": "Handlers that ignored cancellation and ran on after their call ended.",
-}
+_NAMES = (
+    *("late", "duplicate", "dropped", "rejected", "malformed"),
+    *("foreign", "forged", "expired", "dead_lettered", "abandoned"),
+)
+"""The counts of messages that were not processed normally; `metrics.METRICS` describes them."""
 
 
 class Counters:

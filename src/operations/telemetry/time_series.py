@@ -114,25 +114,25 @@ class TimeSeries:
         in_flight, queued = self.levels()
         return _row(second, cell)._replace(in_flight=in_flight, queued=queued)
 
-    def summary(self, key: Key, seconds: int = 60) -> tuple[float, float | None, float]:
-        """Return the calls per second, 95th percentile (ms) and share of failures of the last `seconds`."""
+    def summary(self, key: Key) -> tuple[float, float | None, float]:
+        """Return the calls per second, 95th percentile (ms) and share of failures of the last minute."""
         now, total = int(self._clock()), _Cell()
         series = self._get(key)
         if series is not None:
-            for second in range(now - seconds, now):
+            for second in range(now - 60, now):
                 cell = series.cells[1].get(second)
                 if cell is not None:
                     total.merge(cell)
         calls = total.ok + total.failed
-        elapsed = max(1, min(seconds, now - self._began))
+        elapsed = max(1, min(60, now - self._began))
         return calls / elapsed, _percentile(total, 0.95), total.failed / calls if calls else 0.0
 
-    def counts(self, key: Key, steps: int = 30) -> list[int]:
-        """Return the number of calls in each of the last `steps` steps of 10 seconds, the oldest first."""
+    def counts(self, key: Key) -> list[int]:
+        """Return the number of calls in each of the last 30 steps of 10 seconds, the oldest first."""
         last = int(self._clock()) // 10
         series = self._get(key)
         cells = {} if series is None else series.cells[10]
-        found = (cells.get(number) for number in range(last - steps, last))
+        found = (cells.get(number) for number in range(last - 30, last))
         return [0 if cell is None else cell.ok + cell.failed for cell in found]
 
     def _count(self, key: Key, second: int, bucket: int, failed: bool) -> None:

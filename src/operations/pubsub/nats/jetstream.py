@@ -56,7 +56,6 @@ class JetStreamReply(msgspec.Struct, frozen=True):
 
     error: JetStreamError | None = None
     duplicate: bool = False
-    seq: int = 0
     name: str = ""
     """The name of the consumer that was created."""
     num_pending: int = 0

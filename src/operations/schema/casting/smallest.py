@@ -14,7 +14,6 @@ from operations.schema.dialects.patterns import sample_strings
 _MAX_DEPTH = 40
 MAX_ITEMS = 10_000
 _ANY: tuple[Any, ...] = ({}, None, "", 0, False, [], True, 1, "a", -1, 0.5, " ", [None], {"a": None})
-_ORDER = ("object", "array", "string", "number", "integer", "boolean", "null")
 _STEPS_PER_NODE = 10
 """Number of steps that building from a node costs, because the parts of the node must be merged and compiled."""
 

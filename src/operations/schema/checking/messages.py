@@ -53,11 +53,11 @@ def _joined(start: str, parts: Any, end: str, count: int, budget: int) -> str:
     return start + ", ".join(shown) + more + end
 
 
-def _listed(values: Any, word: str = "or") -> str:
+def _listed(values: Any) -> str:
     shown = [show(value, 20) for value in values[:10]]
     if len(values) > 10:
-        return ", ".join(shown) + f" {word} one of {len(values) - 10} more"
-    return f" {word} ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else "".join(shown)
+        return ", ".join(shown) + f" or one of {len(values) - 10} more"
+    return " or ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else "".join(shown)
 
 
 def _types(kind: Any) -> str:

@@ -113,10 +113,10 @@ def _deep_precisely(value: Any, limit: int) -> bool:
     return False
 
 
-def is_small(value: Any, limit: int = MAX_DEPTH) -> bool:
+def is_small(value: Any) -> bool:
     """Whether one quick walk shows that `value` is not `too_deep` and not `too_shared`."""
     level, counted = [value], 0
-    for _ in range(limit):
+    for _ in range(MAX_DEPTH):
         level = _members(level)
         counted += len(level)
         if not level or counted > _WIDE:

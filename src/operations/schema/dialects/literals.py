@@ -24,8 +24,8 @@ class LiteralBudget:
     because they are copied.
     """
 
-    def __init__(self, size: int = MAX_LITERAL_SIZE) -> None:
-        self._left = size
+    def __init__(self) -> None:
+        self._left = MAX_LITERAL_SIZE
 
     def take(self, count: int) -> None:
         """Reserve `count` values; raise NotPlainError if fewer are left."""

@@ -67,7 +67,7 @@ async def iterate_pages(
             raise CallError(ErrorCode.EXECUTION_ERROR, f"endless list: the next page {page_key} was already read")
         seen.add(page_key)
         if pagination.kind == "link":
-            call = _context_for(call, envelope, str(following))
+            call = _context_for(call, str(following))
         else:
             value[pagination.parameter] = following
     message = f"the list did not end within {pagination.max_pages:,} pages: raise max_pages of Pagination"
@@ -122,7 +122,7 @@ def next_link(header: str) -> str | None:
     return None
 
 
-def _context_for(context: OperationContext, envelope: ResponseEnvelope[Any], address: str) -> OperationContext:
+def _context_for(context: OperationContext, address: str) -> OperationContext:
     """Return the context for a call to the next page's URL."""
     changed = msgspec.structs.replace(call_options(context), url=address)
     return msgspec.structs.replace(context, metadata={**context.metadata, "http": changed})

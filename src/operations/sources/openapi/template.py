@@ -92,7 +92,7 @@ class TemplateReader:
             raise BrokenOperationError(f"its operation object is {type(operation.value).__name__}, not an object")
         notes: list[str] = []
         try:
-            parameters = self._parameters(path, item, operation, notes)
+            parameters = self._parameters(item, operation, notes)
             body = self._body(operation, parameters)
             plan = plan_input(self._documents, self._compile, self._fields(path, parameters, notes), body, notes)
             response_description, accepts = self._response_description(operation, notes)
@@ -109,7 +109,7 @@ class TemplateReader:
             notes=notes,
         )
 
-    def _parameters(self, path: str, item: DocNode, operation: DocNode, notes: list[str]) -> list[DocNode]:
+    def _parameters(self, item: DocNode, operation: DocNode, notes: list[str]) -> list[DocNode]:
         """Return the parameters of path and operation; the operation's take precedence."""
         found: dict[tuple[str, str], DocNode] = {}
         for owner in (item, operation):
