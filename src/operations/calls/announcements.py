@@ -297,7 +297,7 @@ _read_specs = part_reader(list[dict[str, Any]])
 
 
 class _KnownWorker(NamedTuple):
-    """What `WorkerDirectory` keeps of an announcement."""
+    """The parts of an announcement that `WorkerDirectory` stores."""
 
     generation: int
     digest: bytes
@@ -311,7 +311,10 @@ _UNKNOWN = _KnownWorker(-1, b"", 0, 0)
 
 
 class WorkerDirectory:
-    """The workers whose announcements this process has received; `changed` is called with the specs of a worker."""
+    """The workers whose announcements this process has received.
+
+    `changed` is called with the id and the specs of a worker when its specs change; without specs when it is gone.
+    """
 
     def __init__(self, endpoint: Endpoint, changed: Callable[[str, Sequence[dict[str, Any]]], None]) -> None:
         self._endpoint = endpoint
@@ -323,7 +326,7 @@ class WorkerDirectory:
         """
         self._known: dict[str, _KnownWorker] = {}
         self._parts: dict[str, tuple[list[AnnouncementPayload], int]] = {}
-        """The parts of incomplete announcements, and their size."""
+        """The parts of each worker's incomplete announcement, and their size."""
         self._count = self._size = 0
         """Number and bytes of the specs of all known workers; the bytes of incomplete announcements count as well."""
         self._stop_listening = endpoint.listen(WORKERS)
@@ -361,7 +364,7 @@ class WorkerDirectory:
             self._remove(event.payload.worker_id)
 
     def _hear(self, worker_id: str) -> bool:
-        """Note that a worker is alive; return False, and forget the message, if there are too many workers."""
+        """Store that a worker is alive; return False if there are too many workers, so that the message is ignored."""
         if worker_id not in self._silent and len(self._silent) >= _MOST_WORKERS:
             self._endpoint.counters.rejected += 1
             return False
@@ -369,7 +372,7 @@ class WorkerDirectory:
         return True
 
     def _join(self, announced: AnnouncementPayload) -> Sequence[AnnouncementPayload]:
-        """Return the parts of an announcement if `announced` is the last one, else nothing; they arrive in order."""
+        """Return all parts of an announcement if `announced` is the last one, otherwise none; parts arrive in order."""
         if announced.parts <= 1:
             return (announced,)
         if not self._hear(announced.worker_id):  # incomplete announcements expire

@@ -140,7 +140,7 @@ class Codec:
         self._check_values = check_values
 
     def decode_request(self, message: bytes) -> Event:
-        """Decode a request; its input may be decoded already, or be `msgspec.Raw`."""
+        """Decode a message that should be a request; its input may be decoded already, or be `msgspec.Raw`."""
         if len(message) > LARGE_MESSAGE:
             return self.decode_large(message, only_requests=True)
         try:
@@ -149,9 +149,10 @@ class Codec:
             return self._decode_other_request(message)
 
     def decode_large(self, message: bytes, *, only_requests: bool = False) -> Event:
-        """Decode a large message, except its input or output; only events of `_LargeEvent` may be large.
+        """Decode a large event of `_LargeEvent`, or with `only_requests` a large request, except its input or output.
 
-        Raise ValueError if the metadata and identity of a request have more than `LARGE_MESSAGE` bytes.
+        Raise an exception of `UNREADABLE` for any other message, and for a request whose metadata and identity have
+        more than `LARGE_MESSAGE` bytes.
         """
         event = self._decode_large_request(message) if only_requests else self._decode_large(message)
         if type(event) is _LargeCallRequested:

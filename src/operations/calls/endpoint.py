@@ -287,7 +287,7 @@ class Endpoint:
             _log.exception("a message could not be handled")
 
     def _note_unexpected_notice(self, codec: Codec, message: bytes, types: frozenset[str]) -> None:
-        """Count a message that is not one of the events of its address."""
+        """Count a message that cannot be decoded as one of the events of its address."""
         try:
             kind = codec.decode_outline(message).type
         except UNREADABLE:

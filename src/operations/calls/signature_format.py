@@ -60,9 +60,9 @@ def is_signed(message: bytes) -> bool:
 
 
 def split(message: bytes) -> SignedRequest | None:
-    """Return the unverified parts of a signed request; None if the message is too short for their fixed sizes.
+    """Return the parts of a signed request without verifying them; None if the message is too short.
 
-    Other truncated messages have short or empty parts, and do not pass the verification.
+    A longer message that is truncated has short or empty parts, which do not pass the verification.
     """
     if len(message) < _HEAD.size + SIGNATURE_BYTES:
         return None

@@ -81,7 +81,7 @@ class _SigningTransport(TransportWrapper, ABC):
 
     @abstractmethod
     def _sign(self, address: str, message: bytes) -> bytes:
-        """Return a request with its signature."""
+        """Return a request with its signature, or unchanged if there is no session to sign with."""
 
     def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
         """Send a message; sign it if it is a request."""
@@ -259,8 +259,9 @@ class SignedTransport(_SigningTransport):
     def for_grant(self, grant: Grant | None, *, as_worker: bool) -> Transport:
         """Return the transport for calls with the grant of a request: it signs them for the caller of that request.
 
-        Calls nested in an unsigned request are not signed. Without a grant, the transport signs for this process
-        itself.
+        Calls nested in an unsigned request are not signed. Without a grant, the transport signs with this process's own
+        session, if there is one. Raise a CallError if `as_worker` is True without a session, or False for a worker with
+        a session.
         """
         if grant is not None:
             return (

@@ -133,8 +133,8 @@ class JobReply(StoredReply, kw_only=True):
     def refuse(self, error: CallError) -> None:
         """Store the error of a refused job.
 
-        If this worker cannot run the job now, for example because its queue is full, release it for another worker. If
-        the delivery is a copy, acknowledge that delivery.
+        If this worker cannot run the job now, for example because the worker's queue is full, release the request for
+        another worker. If the delivery is a copy, acknowledge that delivery.
         """
         self.record.access = None  # so that its owner can read why it was refused
         if isinstance(error, ReplayError):

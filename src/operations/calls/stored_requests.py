@@ -175,7 +175,7 @@ Start = Callable[[CallRequested, Codec, StoredRequest], None]
 
 
 class StoredRequests:
-    """The stored requests of one worker. Each request is decoded and started, unless it is a duplicate."""
+    """The stored requests of one worker. Each is decoded and then started, dead-lettered, or dropped as a duplicate."""
 
     def __init__(self, endpoint: Endpoint, start: Start) -> None:
         self._endpoint = endpoint

@@ -129,7 +129,7 @@ class StreamReader:
         return codec.read_envelope(event.payload.output)
 
     def responded(self, event: CallResponded, codec: Codec, size: int) -> None:
-        """Buffer the next item, drop a duplicate, or fail because items are missing."""
+        """Buffer the next item or drop a duplicate; fail if items are missing, or if too many are unread."""
         sequence = event.payload.sequence
         if self._over or (sequence is not None and sequence < self._expected):
             self._endpoint.counters.duplicate += 1

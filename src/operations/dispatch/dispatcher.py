@@ -230,8 +230,9 @@ class Request(Deadline, kw_only=True):
 class Dispatcher:
     """Runs external calls: at most `concurrency` at a time; up to `queue` more wait.
 
-    `call` and `stream` run in the current task; `start` creates a task. Requests are refused when the queue is full.
-    `remote` makes nested calls of operations that the registry does not have.
+    `call` and `stream` run in the current task; `start` creates a task. When the queue is full, a new request is
+    refused, or takes the place of a request of the caller with the most queued ones. `remote` makes nested calls of
+    operations that the registry does not have.
     """
 
     def __init__(

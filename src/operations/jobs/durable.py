@@ -129,7 +129,7 @@ class DurableJobStore:
             changed.set()
 
     async def cancel(self, job_id: str, record: JobRecord) -> None:
-        """Delete the request of a job; if a worker runs it, cancel the handler."""
+        """Delete the request of a job and record the end of the job; if a worker runs the job, cancel the handler."""
         place = _locate(job_id)
         assert place is not None
         address, key = place

@@ -30,7 +30,7 @@ from operations.wire import decode_msgpack, encode_msgpack
 
 
 class _JobCall(Request, kw_only=True):
-    """The call of a job. When the call starts, it sets the state in the job's record."""
+    """The call of a job. When the call starts, the job's record gets the state `running`."""
 
     job: _MemoryJob
 

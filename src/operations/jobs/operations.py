@@ -24,7 +24,8 @@ def job_operations(jobs: Jobs, *, namespace: str = "jobs") -> list[Operation[Any
     """Return the methods of `jobs` as operations, with which each caller uses its own jobs.
 
     The verified identity of a caller decides which jobs are its own. A caller can use a job only if it may call the
-    job's operation at the server that received the request. The scope `jobs.admin` gives access to all existing jobs.
+    job's operation at the server that received the request. The scope `jobs.admin` gives access to all existing jobs,
+    and so does a trusted context, such as that of `registry.execute` without an identity.
     """
 
     of = partial(_jobs_of, jobs)

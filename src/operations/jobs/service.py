@@ -131,7 +131,7 @@ class Jobs:
         return await self._store.submit(submission)
 
     async def status(self, job_id: str) -> JobStatus:
-        """Return the state of a job; raise `JOB_NOT_FOUND` if the caller may not see it."""
+        """Return the state of a job; raise `JOB_NOT_FOUND` if the job is unknown, or the caller may not see it."""
         return status_of(job_id, await self._read(job_id))
 
     async def result(self, job_id: str) -> ResponseEnvelope[Any]:
@@ -161,7 +161,9 @@ class Jobs:
         return await self.status(job_id)
 
     async def retry(self, job_id: str) -> JobStatus:
-        """Retry a job that failed or is a dead letter; it keeps its id and input.
+        """Retry a job that failed or is a dead letter, with the same id and input.
+
+        Raise `VALIDATION_ERROR` for a job in another state, or if its request is no longer stored.
 
         If the job's owner retries it through `of`, the job runs with the owner's current rights, otherwise with the
         rights that it was submitted with.

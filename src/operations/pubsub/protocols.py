@@ -63,7 +63,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """The guarantees of a transport; the call protocol compensates for missing ones."""
 
     reports_undelivered: bool
-    """Whether `undelivered` is called if an address has no listener."""
+    """Whether a sender is notified if an address has no listener: by `undelivered`, or by an error of the hub."""
     tracks_peers: bool
     """Whether peers are notified when another peer is lost; otherwise workers send heartbeats and callers renew leases.
     """

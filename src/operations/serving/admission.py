@@ -197,7 +197,7 @@ class Admission:
         self._epoch = Epoch()
 
     def check_source(self, headers: Mapping[bytes, bytes]) -> None:
-        """Refuse a request whose `Host` is not accepted, or that a page of an origin that is not accepted sent."""
+        """Refuse a request with a `Host` that is not accepted, or from a page whose origin is not accepted."""
         host = headers.get(b"host", b"")
         if host not in self._known_hosts:
             self._check_host(host)

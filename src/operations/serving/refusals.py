@@ -33,7 +33,8 @@ class RefusedError(CallError):
 def public_error(error: CallError, operation_id: str) -> CallError:
     """Return an error for a remote caller, without the text of an exception that a handler raised.
 
-    An error from such an exception is recognised by its details: if another process sent it, it has no `__cause__`.
+    An error from such an exception is recognised by its details, because an error of another process has no
+    `__cause__`.
     """
     details = error.details
     if error.code is not ErrorCode.EXECUTION_ERROR or not isinstance(details, dict) or "type" not in details:

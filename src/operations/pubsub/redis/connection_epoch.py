@@ -42,7 +42,7 @@ class RedisBus(Protocol):
 class ConnectionEpoch:
     """The connections of one peer: the main one, which also listens; one per other master; those for blocking commands.
 
-    The loss of any of them ends them all, because messages in flight may be lost.
+    The loss of one connection ends the epoch, because messages in flight may be lost.
     """
 
     def __init__(self, listener: RedisListener, servers: RedisServers) -> None:

@@ -152,7 +152,7 @@ class DurableStreams(Stores, StoresKeys):
         epoch.flush_soon()
 
     def take(self, address: str, take: Take, *, limit: int) -> Stop:
-        """Take the requests that are stored at an address."""
+        """Take the requests that are stored at an address; raise a ValueError if this transport takes them already."""
         if address in self._readers:
             raise ValueError(f"this transport already receives stored messages at {address}")
         reader = self._readers[address] = DurableStreamReader(self._bus, address, take, limit)

@@ -82,7 +82,7 @@ class BusWorkers:
         self._stop_listening()
 
     def states(self) -> Iterable[WorkerState]:
-        """Return the workers that send heartbeats, and those that were lost (and did not leave) a short time ago."""
+        """Return the workers that send heartbeats, and those that stopped a short time ago without leaving."""
         now = time.time()
         for worker_id, known in list(self._known.items()):
             silent = now - known.heard_at

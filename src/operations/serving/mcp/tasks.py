@@ -56,7 +56,7 @@ class TaskCreated(msgspec.Struct, frozen=True):
 
 
 class _TaskClient(AskingClient):
-    """The client of a task of this process. Only the job of the task refers to it, until the job ends."""
+    """The client of a task of this process. Only the job of the task refers to this object, until the job ends."""
 
     def __init__(self, key: CallKey, owner: str, capabilities: Any, has_room: Callable[[], bool]) -> None:
         super().__init__(_NoSlots(), capabilities, None, has_room)
