@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import time
 
 import jwt
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from operations import CallError, ErrorCode, Identity, OperationRegistry
 from operations.calls.hub import Hub, server
@@ -29,6 +31,7 @@ TOKENS = StaticTokens(
     }
 )
 MALLORY = b"Authorization: Bearer mallory"
+P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 
 
 async def test_the_65th_connection_is_429_before_it_is_accepted() -> None:
@@ -91,6 +94,27 @@ async def test_a_token_has_one_spelling() -> None:
     for other in (f"{token}=", f"{token}==", f"{token}!", f"{token[:-5]}!{token[-5:]}"):
         with pytest.raises(CallError, match="authentication failed"):
             signer.authenticate(other)
+
+
+def digest_of(hub: Hub, token: str) -> bytes:
+    connection = hub.admit(token)
+    assert isinstance(connection, server.HubConnection)
+    return connection.account.digest
+
+
+def test_both_signatures_of_an_ecdsa_token_count_as_one_token() -> None:
+    """From one ECDSA signature, anybody can compute a second valid one."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    token = jwt.encode({"sub": "mallory", "exp": time.time() + 60}, key, "ES256")
+    signed, _, encoded = token.rpartition(".")
+    signature = base64.urlsafe_b64decode(encoded + "==")
+    second = P256_ORDER - int.from_bytes(signature[32:], "big")
+    other = base64.urlsafe_b64encode(signature[:32] + second.to_bytes(32, "big")).decode().rstrip("=")
+    hub = Hub(JWTTokens(key.public_key(), algorithms=["ES256"]))
+    accounts = {digest_of(hub, each) for each in (token, f"{signed}.{other}")}
+    assert len(accounts) == 1
+    third = jwt.encode({"sub": "mallory", "exp": time.time() + 61}, key, "ES256")
+    assert digest_of(hub, third) not in accounts
 
 
 async def test_a_handshake_that_fails_is_not_counted() -> None:

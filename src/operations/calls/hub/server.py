@@ -194,7 +194,10 @@ class Hub:
         An anonymous peer calls without an identity and has no token. Pass as `token` another string by which its
         connections are counted, such as its address.
         """
-        digest = blake2b((token or "").encode(errors="surrogatepass"), digest_size=16, key=self._digest_key).digest()
+        counted = (token or "").encode(errors="surrogatepass")
+        if counted.count(b".") == 2:  # a JWT: from one ECDSA signature, anybody can compute a second valid one
+            counted = counted.rpartition(b".")[0]
+        digest = blake2b(counted, digest_size=16, key=self._digest_key).digest()
         account = self._accounts.get(digest) or TokenConnections(digest)
         if len(account.links) >= _MOST_CONNECTIONS:
             reason = f"too many connections: a token may have {_MOST_CONNECTIONS}"
