@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import base64
+import email.message
 import json
+import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from http import HTTPStatus
@@ -183,6 +186,25 @@ def test_an_upload_keeps_its_name_and_type(pets: Project) -> None:
     missing = pets.run("call", "pets.add_photo", "photo@dog.png")
     assert (missing.code, "dog.png: no such file" in missing.err) == (2, True)
     assert pets.run("call", "pets.add_photo", "photo@cat.png;colour=red").code == 2
+
+
+@pytest.mark.parametrize("size", [len(PNG), 3_000_000])
+def test_a_curl_command_sends_the_files_of_a_body(pets: Project, size: int) -> None:
+    photo = (PNG * (size // len(PNG) + 1))[:size]
+    (pets.directory / "cat's.png").write_bytes(photo)
+    (pets.directory / "FILE").write_bytes(photo)  # the command has this name in place of large content
+    command = pets.run("show", "pets.add_photo", "photo@cat's.png", "note=a\\b", "--curl").out
+    write, _, curl = command.partition(" | curl -X POST ")
+    assert curl.rstrip().endswith("--data-binary @-")
+    sent = subprocess.run(["sh", "-c", write], cwd=pets.directory, capture_output=True, check=True).stdout
+    kind = re.search(r"(?i)-H '(content-type: [^']+)'", curl)
+    assert kind is not None
+    parts = email.message_from_bytes(kind[1].encode() + b"\r\n\r\n" + sent).get_payload()
+    assert isinstance(parts, list)
+    messages = [part for part in parts if isinstance(part, email.message.Message)]
+    by_name: dict[Any, Any] = {part.get_param("name", header="content-disposition"): part for part in messages}
+    assert by_name["photo"].get_payload(decode=True) == photo
+    assert by_name["note"].get_payload() == "a\\b"
 
 
 def test_an_image_is_summarised_on_a_terminal_and_decoded_into_a_file(pets: Project) -> None:

@@ -140,14 +140,35 @@ def _redacted(part: Any, redact: Callable[[str], str]) -> Any:
 
 
 def curl_command(request: Mapping[str, Any]) -> str:
-    """Return a dry run's request as a curl command."""
+    """Return a dry run's request as a curl command; `printf` and `cat` write a body that is not only printable text."""
     lines = [f"curl -X {shell_quoted(request['method'])} {shell_quoted(request['url'])}"]
     lines += [f"  -H {shell_quoted(f'{name}: {value}')}" for name, value in request["headers"]]
-    body = request.get("body")
-    if body:
-        text = body.decode("utf-8", "backslashreplace") if isinstance(body, bytes) else str(body)
+    body = request.get("body") or b""
+    text = _printable_text(body) if isinstance(body, bytes) else None
+    if text is None:
+        parts = body if isinstance(body, list) else [body]
+        lines[0] = f"{{ {'; '.join(map(_write_command, parts))}; }} | {lines[0]}"
+        lines.append("  --data-binary @-")
+    elif text:
         lines.append(f"  --data-raw {shell_quoted(text)}")
     return " \\\n".join(lines)
+
+
+def _printable_text(body: bytes) -> str | None:
+    """Return a body as text; None if it has control characters, except line feeds, or is not UTF-8."""
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        return None
+    return text if text.replace("\n", "").isprintable() else None
+
+
+def _write_command(part: Any) -> str:
+    """Return the shell command that writes one part of a body; `FILE` stands for content without a path."""
+    if isinstance(part, bytes):
+        text = "".join(chr(byte) if 32 <= byte < 127 and byte != 92 else f"\\0{byte:03o}" for byte in part)
+        return f"printf %b {shell_quoted(text)}"
+    return f"cat {shell_quoted(part['path'] or 'FILE')}"
 
 
 def readable_request(request: Mapping[str, Any]) -> dict[str, Any]:
