@@ -276,8 +276,9 @@ class Router:
     def _identify(self, session: HubSession, header: EventHeader, codec: Codec) -> Identity | None:
         """Return the identity that a request runs as.
 
-        This is the identity of the request's grant. Without a grant, it is the identity of the session's own token, or
-        for a trusted session the identity that the request claims.
+        This is the identity that the session may use for the request's grant. Without a grant, it is the identity of
+        the session's own token, or for a trusted session the identity that the request claims. Raise a CallError for a
+        worker's request that has neither a grant nor `asWorker`.
         """
         claimed = self._read_claimed(session, header, codec)
         if header.grant is not None:
@@ -319,7 +320,7 @@ class Router:
         operation: CallableOperation,
         identity: Identity | None,
     ) -> None:
-        """Send a request to its worker, with the payload unchanged."""
+        """Send a request to its worker; the payload is decoded only if the worker does not support its format."""
         parent = parent_of(session, header) if self.observers else None
         worker = operation.sessions[0]
         if operation.pool:

@@ -107,7 +107,7 @@ class RedisConnection(asyncio.Protocol):
         self.flush()
 
     async def ask(self, *command: str | bytes | int, within: float = CONNECT_SECONDS) -> Reply:
-        """Send one command and wait for its reply, at most `within` seconds; an error of the server is raised."""
+        """Send one command and return its reply; raise a ReplyError, or after `within` seconds a ConnectionError."""
         answered: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self.run(pack(*map(_bytes, command)), lambda reply: None if answered.done() else answered.set_result(reply))
         await asyncio.wait((answered, self._gone), timeout=within, return_when=asyncio.FIRST_COMPLETED)

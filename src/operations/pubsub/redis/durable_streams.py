@@ -183,7 +183,7 @@ class DurableStreams(Stores, StoresKeys):
             reader.begin(epoch)
 
     def beat(self) -> None:
-        """Renew the hold on requests, and claim those of dead workers."""
+        """Renew the hold on requests, and claim a request of a dead worker."""
         for reader in self._readers.values():
             reader.beat()
 
@@ -238,7 +238,7 @@ class DurableStreamReader:
             self._epoch.unblock(self._connection)
 
     def beat(self) -> None:
-        """Renew the hold on requests, and claim those of dead workers."""
+        """Renew the hold on requests, and claim a request of a dead worker."""
         epoch = self._epoch
         if epoch is None or not epoch.is_active:
             return
