@@ -201,7 +201,7 @@ class PendingRequestMap:
         """Subscribe to a stream.
 
         The stream fails after `timeout` seconds or at `deadline` (epoch ms), or if no item arrives for `idle_timeout`
-        seconds.
+        seconds. None of these limits has a default.
         """
         if identity is not None:
             check_identity(identity)

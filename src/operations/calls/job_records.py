@@ -221,7 +221,10 @@ def fail_job(
     state: JobState = JobState.FAILED,
     most: int = MAX_RESULT_BYTES,
 ) -> JobRecord:
-    """Return the record of a job that ended without a result, with the request, so that the job can be retried."""
+    """Return the record of a job that ended without a result, with the request, so that the job can be retried.
+
+    The details of the error are left out if they cannot be encoded, or if details and request exceed `most` bytes.
+    """
     details = None
     if error.details is not None:
         try:

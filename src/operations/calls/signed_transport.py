@@ -142,7 +142,7 @@ class SignedTransport(_SigningTransport):
 
     @property
     def capabilities(self) -> Capabilities:
-        """The capabilities of the inner transport, which a reconnect may change, with two differences.
+        """The present capabilities of the inner transport, with two differences.
 
         No identity is authenticated or claimed: only signatures count. `max_payload` leaves space for the signature.
         """

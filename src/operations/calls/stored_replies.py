@@ -98,7 +98,10 @@ class JobReply(StoredReply, kw_only=True):
     _noted_at: float = 0.0
 
     def prepare(self, request: Request) -> None:
-        """Refuse a job whose owner is not the authenticated submitter; store the progress that the handler reports."""
+        """Refuse a job whose owner or key is not that of the authenticated submitter; complete the job's record.
+
+        The record also gets the progress that the handler will report.
+        """
         super().prepare(request)
         job, identity = self.job, request.grant.identity
         if job.owner is not None or identity is not None:

@@ -86,7 +86,8 @@ def _jobs_of(jobs: Jobs, context: OperationContext) -> Jobs:
 def _not_submitted(error: CallError, operation_id: str) -> CallError:
     """Return the error of a refused submission as an error of `jobs.submit`.
 
-    An unknown operation becomes an invalid input, because the operation that was called, `jobs.submit`, exists.
+    An unknown operation becomes an invalid input, because the operation that was called, `jobs.submit`, exists. If the
+    job may have been stored, return the error unchanged.
     """
     if error.code is not ErrorCode.OPERATION_NOT_FOUND and executed_of(error) != "no":
         return error

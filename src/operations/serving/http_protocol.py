@@ -356,7 +356,7 @@ class HTTPProtocol(asyncio.Protocol):
         return is_websocket and not has_body and self._config.ws_protocol_class is not None
 
     def _upgrade(self) -> None:
-        """Pass the connection on to uvicorn's WebSocket protocol."""
+        """Pass the connection on to uvicorn's WebSocket protocol, or refuse that while other requests are pending."""
         if self._running is not None or self._waiting:
             self._refuse(_BAD_REQUEST)
             return

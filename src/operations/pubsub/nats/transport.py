@@ -374,7 +374,7 @@ class NatsTransport(ReconnectingTransport, Flushes, ReportsBacklog):
             self._moving = None
 
     async def _open_other(self, old: NatsConnection) -> NatsConnection | None:
-        """Connect to a server that does not shut down; None if that fails."""
+        """Connect to a server that is not about to shut down; return None if that fails."""
         try:
             connection = await self._open_connection(old)
             if not connection.info.ldm:

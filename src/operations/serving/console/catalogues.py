@@ -202,7 +202,7 @@ def _shorten(text: str) -> str:
 
 
 def _examples(document: Any) -> list[dict[str, Any]]:
-    """Return the examples that the schema contains."""
+    """Return examples of an input: those that its schema contains, and one from the schemas of its properties."""
     if not isinstance(document, Mapping):
         return []
     whole = document.get("examples")

@@ -291,7 +291,7 @@ def _cut(text: bytes, keys: Iterable[str]) -> Pieces:
 
 
 def _tags(namespaces: Iterable[str], version: Version) -> list[dict[str, str]]:
-    """Return a tag for each namespace. In OpenAPI 3.2, the tag has the enclosing namespace as `parent`."""
+    """Return a tag for each namespace; in OpenAPI 3.2 also for enclosing namespaces, as the `parent` of inner ones."""
     if version == "3.1":
         return [{"name": namespace} for namespace in sorted(namespaces)]
     every = set(namespaces)

@@ -154,7 +154,10 @@ async def _call_directly(
 
 
 def plain_result(tool: Tool, envelope: ResponseEnvelope[Any], stamp: bytes) -> bytes | None:
-    """Encode a result of a Python function if it is an object without bytes that matches the schema; else None."""
+    """Encode the result of a Python function if it is an object without bytes that matches the schema; else None.
+
+    Return None also if the tool nests its results under `result`.
+    """
     data = envelope.data
     if type(data) is not dict or type(envelope.meta) is not LocalResponseMeta or tool.wraps_modern:
         return None
