@@ -39,7 +39,8 @@ class Jobs:
     (Redis, NATS with JetStream), workers run the jobs, and every process on that bus can fetch their results.
 
     The methods trust their caller, as `registry.execute` does. Code that serves external callers uses
-    `jobs.of(identity)`, which has only the jobs that this identity may use.
+    `jobs.of(identity)`, which has only the jobs that this identity may use. For any other job, the methods raise
+    `JOB_NOT_FOUND`, as for a job that does not exist.
     """
 
     def __init__(
@@ -131,7 +132,7 @@ class Jobs:
         return await self._store.submit(submission)
 
     async def status(self, job_id: str) -> JobStatus:
-        """Return the state of a job; raise `JOB_NOT_FOUND` if the job is unknown, or the caller may not see it."""
+        """Return the state of a job."""
         return status_of(job_id, await self._read(job_id))
 
     async def result(self, job_id: str) -> ResponseEnvelope[Any]:

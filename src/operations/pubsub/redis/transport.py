@@ -147,7 +147,8 @@ class RedisTransport(ReconnectingTransport, Flushes, ReportsBacklog):
         """Send a message, in few writes with the other messages of this iteration of the event loop.
 
         Without a connection, a response is kept until the next connection. Any other message is dropped, and
-        `undelivered` is called if it was given.
+        `undelivered` is called if it was given. While too many bytes are unsent, messages with `undelivered` are not
+        sent either.
         """
         if self.epoch is None:
             if undelivered is not None:

@@ -196,7 +196,7 @@ class BusWorkers:
         return known
 
     def _name(self, known: _KnownWorker, ids: Iterable[str], host: str) -> None:
-        """Name a worker by its namespace (`shop-1`), or by its host if it serves several namespaces (`node-a-2`)."""
+        """Name a worker by its only namespace (`shop-1`), or else by its host (`node-a-2`) or the transport."""
         namespaces = {each.partition(".")[0] for each in ids}
         base = namespaces.pop() if len(namespaces) == 1 else host or self._transport
         base = base[:_LONGEST_TEXT]
