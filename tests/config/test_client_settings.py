@@ -42,6 +42,7 @@ def service(directory: Path, text: str) -> HTTPServiceConfig:
         ("type = 'bearer', token = 't'", {"Authorization": "Bearer t"}),
         ("type = 'bearer', token = 't', prefix = 'Token'", {"Authorization": "Token t"}),
         ("type = 'basic', username = 'ada', password = 'p'", {"Authorization": "Basic YWRhOnA="}),
+        ("type = 'basic', username = 'ada', password = 'p', header_name = 'K'", {"K": "Basic YWRhOnA="}),
         ("type = 'api_key', token = 't'", {"X-API-Key": "t"}),
         ("type = 'api_key', token = 't', header_name = 'K', prefix = 'P'", {"K": "P t"}),
     ],
@@ -131,6 +132,7 @@ DOCUMENT = {
     [
         ("type='bearer', token='t'", "headers", "authorization", "Bearer t"),
         ("type='basic', username='ada', password='p'", "headers", "authorization", "Basic YWRhOnA="),
+        ("type='basic', username='ada', password='p', header_name='X-K'", "headers", "x-k", "Basic YWRhOnA="),
         ("type='api_key', token='k', header_name='X-K'", "headers", "x-k", "k"),
         ("type='api_key', token='k', header_name='key', location='query'", "query", "key", "k"),
         (

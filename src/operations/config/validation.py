@@ -282,7 +282,7 @@ def auth_headers(auth: AuthSettings | None) -> dict[str, str]:
         return {}
     if auth.type == "basic":
         pair = base64.b64encode(f"{auth.username}:{auth.password}".encode()).decode()
-        return {"Authorization": f"Basic {pair}"}
+        return {auth.header_name or "Authorization": f"{auth.prefix or 'Basic'} {pair}"}
     if auth.type == "bearer":
         return {auth.header_name or "Authorization": f"{auth.prefix or 'Bearer'} {auth.token}"}
     if auth.location != "header":

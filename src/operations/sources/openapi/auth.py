@@ -133,7 +133,8 @@ class CredentialSource:
         if auth.type == "basic":
             pair = f"{auth.username or ''}:{auth.password or ''}" if auth.token is None else auth.token
             encoded = base64.b64encode(pair.encode()).decode() if auth.token is None else auth.token
-            return RequestCredentials(headers=[("Authorization", f"{auth.prefix or 'Basic'} {encoded}")])
+            name = auth.header_name or "Authorization"
+            return RequestCredentials(headers=[(name, f"{auth.prefix or 'Basic'} {encoded}")])
         if auth.type == "api_key":
             return _api_key(auth, scheme)
         token = auth.token
