@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
-from operations import operation, redaction
+from operations import CallError, ErrorCode, OperationRegistry, operation, redaction
 from operations.context import OperationContext
+from operations.interceptors import Redact
 from operations.interceptors import redaction as field_redaction
 from operations.interceptors.approval import ApprovalRequest
 from operations.interceptors.redaction import FieldRedactor
@@ -60,6 +62,74 @@ def test_only_the_beginning_of_an_input_is_redacted(
     monkeypatch.setattr(field_redaction, "json_document", count)
     assert "[[[[[" in show(MANY)
     assert 0 < len(read) < 100
+
+
+class Recorded(FieldRedactor):
+    """Notes the threads that redact."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.threads: list[int] = []
+
+    def clean(self, value: Any, depth: int = 0) -> Any:
+        if depth == 0:
+            self.threads.append(threading.get_ident())
+        return super().clean(value, depth)
+
+
+@pytest.mark.parametrize("size", ["large", "small"])
+@pytest.mark.parametrize("how", ["returned", "streamed", "raised"])
+async def test_a_large_result_is_redacted_beside_other_calls(how: str, size: str) -> None:
+    data = {"token": "hunter2", **(MANY if size == "large" else {})}
+    redact = Redact()
+    redact._redactor = recorded = Recorded()
+
+    @operation(id="notes.read", type="query")
+    async def read() -> Any:
+        if how == "raised":
+            raise CallError(ErrorCode.EXECUTION_ERROR, "failed", data)
+        return data
+
+    @operation(id="notes.follow", type="subscription")
+    async def follow() -> AsyncIterator[Any]:
+        yield data
+
+    registry = OperationRegistry(interceptors=[redact])
+    registry.register_all([follow if how == "streamed" else read])
+    if how == "streamed":
+        found = [each.data async for each in registry.subscribe("notes.follow", {})]
+    elif how == "raised":
+        with pytest.raises(CallError) as caught:
+            await registry.execute("notes.read", {})
+        found = [caught.value.details]
+    else:
+        found = [(await registry.execute("notes.read", {})).data]
+    assert [each["token"] for each in found] == ["[redacted]"]
+    assert recorded.threads
+    assert (threading.get_ident() not in recorded.threads) is (size == "large")
+
+
+async def test_data_that_change_while_they_are_redacted_are_redacted_again() -> None:
+    data = {"token": "hunter2", **MANY}
+    redact = Redact()
+    redact._redactor = recorded = Recorded()
+    original = recorded.clean
+
+    def changed(value: Any, depth: int = 0) -> Any:
+        if threading.get_ident() != loop:
+            raise RuntimeError("dictionary changed size during iteration")
+        return original(value, depth)
+
+    loop = threading.get_ident()
+    recorded.clean = changed  # type: ignore[method-assign]
+
+    @operation(id="notes.read", type="query")
+    async def read() -> Any:
+        return data
+
+    registry = OperationRegistry(interceptors=[redact])
+    registry.register(read)
+    assert (await registry.execute("notes.read", {})).data["token"] == "[redacted]"
 
 
 def test_a_large_body_is_not_cleaned_for_the_console() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from fnmatch import translate
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -15,6 +17,8 @@ from operations.errors import CallError
 from operations.interceptors.base import Envelopes, Invocation, Proceed, open_stream
 from operations.redaction import REDACTED, Beginning, json_document
 
+T = TypeVar("T")
+
 SECRET_NAMES = (
     *("*password*", "*passwd*", "*secret*", "*credential*", "*apikey*", "*accesskey*", "*privatekey*"),
     *("token", "idtoken", "*accesstoken*", "*refreshtoken*", "*authtoken*", "*apitoken*", "*sessiontoken*"),
@@ -22,6 +26,10 @@ SECRET_NAMES = (
 )
 """Default shell patterns of the names whose values are redacted; case, `-` and `_` are ignored."""
 _MAX_DEPTH = 100
+_LARGE = 1 << 16
+"""Largest number of characters of a result that is redacted in the event loop."""
+_COST_OF_A_PART = 4
+"""Number of characters that take as long to redact as a property or item."""
 _LONGEST_NAME = 1_000
 """A field with a longer name counts as secret, because comparing a long name with the patterns takes time."""
 
@@ -133,24 +141,55 @@ class Redact:
         if invocation.streaming:
             return self._stream(invocation, proceed)
         try:
-            return self._redactor.clean_envelope(await proceed(invocation))
+            return await self._clean(await proceed(invocation))
         except CallError as error:
-            cleaned = self._redactor.clean_error(error)
+            cleaned = await self._clean_error(error)
             if cleaned is error:
                 raise
             # The cause may contain the secret; the cause appears in the log, not in the result.
             raise cleaned from error.__cause__
 
+    async def _clean(self, envelope: ResponseEnvelope[Any]) -> ResponseEnvelope[Any]:
+        return await _beside_other_calls(self._redactor.clean_envelope, envelope, envelope.data, envelope.meta)
+
+    async def _clean_error(self, error: CallError) -> CallError:
+        return await _beside_other_calls(self._redactor.clean_error, error, error.message, error.details)
+
     async def _stream(self, invocation: Invocation, proceed: Proceed) -> Envelopes:
         try:
             async with open_stream(invocation, proceed) as stream:
                 async for envelope in stream:
-                    yield self._redactor.clean_envelope(envelope)
+                    yield await self._clean(envelope)
         except CallError as error:
-            cleaned = self._redactor.clean_error(error)
+            cleaned = await self._clean_error(error)
             if cleaned is error:
                 raise
             raise cleaned from error.__cause__
+
+
+async def _beside_other_calls(clean: Callable[[T], T], dirty: T, *parts: Any) -> T:
+    """Return something without secrets. If its parts are large, this takes a thread, so that other calls continue."""
+    if _is_large(parts):
+        # A handler that changes data after it returned them makes the thread fail; no handler runs during a plain call.
+        with suppress(RuntimeError, ValueError):
+            return await asyncio.to_thread(clean, dirty)
+    return clean(dirty)
+
+
+def _is_large(value: Any) -> bool:
+    """Whether a value has so many characters and parts that redacting it takes more than a few milliseconds."""
+    left, pending = _LARGE, [value]
+    while pending and left >= 0:
+        item = pending.pop()
+        if isinstance(item, str):
+            left -= len(item)
+        elif isinstance(item, (Mapping, list, tuple)):
+            left -= _COST_OF_A_PART * len(item)
+            if left >= 0:
+                pending += item.values() if isinstance(item, Mapping) else item
+        elif isinstance(item, msgspec.Struct):
+            pending += [getattr(item, name) for name in item.__struct_fields__]
+    return left < 0
 
 
 def _plain(name: str) -> str:
