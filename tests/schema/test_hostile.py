@@ -167,6 +167,30 @@ def test_look_around_matches_short_strings_as_before() -> None:
     assert schema.document == {"type": "string", "pattern": "(?=.*[0-9])(?=.*[a-z]).{8,}"}
 
 
+@pytest.mark.parametrize(
+    "pattern", ["a[\\s\\S]{300}[cd]", "[ab]*a[ab]{300}[cd]", "^(a[ab]{0,300}[cd]?)*$", f"a{'[ab]' * 300}[cd]"]
+)
+def test_many_counted_repetitions_match_only_short_strings(pattern: str) -> None:
+    """Each character of a string may cost as many steps as the pattern has parts."""
+    matching = "a" + "b" * 300 + "c"
+    schema = from_schema({"type": "string", "pattern": pattern})
+    assert schema.check(matching)
+    assert not schema.check("x" * 300)
+    assert not schema.check(matching * 4)
+
+
+def test_too_many_counted_repetitions_are_ignored_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    assert from_schema({"type": "string", "pattern": "\\w{1,2000}[^\\w]Z"}).check("x")
+    assert "is not a supported regular expression" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "pattern", ["^.{0,10000}$", "^([a-z]{1,5000})$", ".{1,2048}", "^(?:[a-z0-9+/]{4})*$", "^(?:ab|cd|xx){2000}$"]
+)
+def test_repetitions_that_begin_at_one_place_match_long_strings(pattern: str) -> None:
+    assert from_schema({"type": "string", "pattern": pattern}).check("x" * 4_000)
+
+
 @pytest.mark.parametrize("pattern", LINEAR)
 def test_look_around_that_takes_linear_time_is_not_limited(pattern: str) -> None:
     assert patterns.native_pattern(pattern) == pattern

@@ -6,6 +6,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
+from math import prod
 from typing import Any, Literal
 
 import jsonschema_rs
@@ -28,6 +29,12 @@ _GUARD = rf"^(?![\s\S]{{{MOST_CHARACTERS + 1}}})(?=[\s\S]*?(?:"
 _GUARD_END = "))"
 _SHORT = 256
 """Largest number of characters that a short part of a pattern may match."""
+_WIDE = 100
+"""Largest `_width` of a pattern that is matched with long strings, if it can be limited to short ones."""
+_WIDEST = 500
+"""Largest `_width` of a pattern that cannot be limited to short strings."""
+_COUNT = r"(?<!\\[xu])\{(?:\d*,)?(\d+),?\}"
+_REPEATS = frozenset({"MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"})
 _LOOKS = frozenset({"ASSERT", "ASSERT_NOT"})
 
 _MAX_REPEAT = 2000
@@ -44,7 +51,10 @@ _PROPERTIES = {"\\p{N}": "0-9", "\\p{Nd}": "0-9", "\\p{Lu}": "A-Z", "\\p{P}": "!
 @lru_cache(maxsize=4096)
 def engine_of(pattern: str) -> Engine | None:
     """Return the cheapest engine that runs `pattern` in bounded time; None if there is none."""
-    for engine in _ENGINES:
+    width = _width(pattern)
+    if width > _WIDE and not _repeats_too_often(pattern) and _compiles(_guarded(pattern), "fancy"):
+        return "fancy"
+    for engine in () if width > _WIDEST else _ENGINES:
         if _compiles(pattern, engine):
             is_refused = engine != "linear" and _repeats_too_often(pattern)
             return None if is_refused or (engine == "fancy" and not _compiles(_guarded(pattern), engine)) else engine
@@ -73,7 +83,7 @@ def native_pattern(pattern: str) -> str:
 
 
 def _guarded(pattern: str) -> str:
-    return pattern if _is_steady(pattern) else f"{_GUARD}{pattern}{_GUARD_END}"
+    return pattern if _is_steady(pattern) and _width(pattern) <= _WIDE else f"{_GUARD}{pattern}{_GUARD_END}"
 
 
 def written_pattern(pattern: str) -> str:
@@ -89,8 +99,7 @@ def _is_steady(pattern: str) -> bool:
     tree = _parsed(pattern)
     if not tree:
         return tree is not None
-    is_anchored = str(tree[0][1]).startswith("AT_BEGINNING") and not re.search(r"\(\?[a-z]*m", pattern)
-    is_movable, was_plain = not is_anchored, False
+    is_movable, was_plain = not _is_anchored(tree, pattern), False
     for index in range(len(tree)):
         op, value = str(tree[index][0]), tree[index][1]
         is_long = tree[index : index + 1].getwidth()[1] > _SHORT
@@ -104,6 +113,50 @@ def _is_steady(pattern: str) -> bool:
         is_movable = is_movable or (is_long and op not in _LOOKS)
         was_plain = is_plain
     return True
+
+
+@lru_cache(maxsize=4096)
+def _width(pattern: str) -> int:
+    """Return how many parts of a pattern an engine may have to follow at once, at most: each costs time per character.
+
+    For `^.{1,2000}$` it follows one part: the string has one character for each. For `a.{2000}[bc]`, it follows 2,000.
+    """
+    if len(pattern) <= _WIDE and "{" not in pattern:
+        return 0
+    tree = _parsed(pattern)
+    if tree is None:
+        return prod(int(count) for count in re.findall(_COUNT, pattern))
+    if tree and str(tree[-1][0]) in _REPEATS:  # a match ends with the fewest repetitions
+        low, _, inner = tree[-1][1]
+        tree[-1] = (tree[-1][0], (low, low, inner))
+    return _parts_at_once(tree, is_movable=not _is_anchored(tree, pattern))
+
+
+def _parts_at_once(tree: Any, *, is_movable: bool) -> int:
+    """Return an upper limit of the parts of a parsed pattern that may match one character of a string.
+
+    With `is_movable`, the match may begin at several characters.
+    """
+    count = 0
+    for index in range(len(tree)):
+        op, value = str(tree[index][0]), tree[index][1]
+        low, high = tree[index : index + 1].getwidth()
+        if op in _REPEATS:
+            inner = value[-1]
+            steady = not is_movable and len(set(inner.getwidth())) == 1
+            count += _parts_at_once(inner, is_movable=False) if steady else _unrolled_length(tree[index : index + 1])
+        elif op in ("SUBPATTERN", *_LOOKS, "BRANCH"):
+            parts = value[1] if op == "BRANCH" else value[-1:]
+            count += sum(_parts_at_once(part, is_movable=is_movable) for part in parts)
+        else:
+            count += is_movable
+        is_movable = is_movable or low != high
+    return count
+
+
+def _is_anchored(tree: Any, pattern: str) -> bool:
+    """Whether a pattern matches only at the beginning of a string."""
+    return str(tree[0][1]).startswith("AT_BEGINNING") and not re.search(r"\(\?[a-z]*m", pattern)
 
 
 def _looks_around(tree: Any) -> bool:
@@ -182,7 +235,7 @@ def _unrolled_length(tree: Any) -> int:
     length = 0
     for op, value in tree:
         name = str(op)
-        if name in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
+        if name in _REPEATS:
             low, high, inner = value
             length += (int(high) if int(high) < _UNBOUNDED else max(int(low), 1)) * _unrolled_length(inner)
         elif name in ("SUBPATTERN", "ASSERT", "ASSERT_NOT"):
@@ -243,7 +296,7 @@ def _piece(op: str, value: Any, extra: int, choice: int) -> str:
         return "a"
     if op == "IN":
         return _member(value, choice)
-    if op in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
+    if op in _REPEATS:
         low, high, inner = value
         count: int = min(max(low, min(extra, int(high))), _MAX_REPEAT)
         return _text(inner, 0, choice) * count

@@ -22,6 +22,8 @@ UNEVALUATED: Final = ("unevaluatedProperties", "unevaluatedItems")
 APPLYING: Final = (SCHEMA - {"contentSchema"}) | SCHEMA_LISTS | SCHEMA_MAPS | {"$ref"}
 """Keywords with sub-schemas or references that apply to a value."""
 UNIONS: Final = frozenset({"anyOf", "oneOf"})
+_SIMPLE: Final = 100
+"""Length of a pattern above which its cost is estimated."""
 _LEAVES: Final = ASSERTIONS.keys() | {"$ref"}
 _SINGLE: Final = SCHEMA - {"contentSchema"}
 
@@ -142,7 +144,7 @@ def _native_form(document: Any) -> NativeForm:
         _move_unions(out, depth)
         if "pattern" in out:
             patterns.append(out["pattern"])
-            if "(" in out["pattern"]:
+            if "(" in out["pattern"] or "{" in out["pattern"] or len(out["pattern"]) > _SIMPLE:
                 from operations.schema.dialects.patterns import native_pattern  # most documents have no patterns
 
                 out["pattern"] = native_pattern(out["pattern"])
