@@ -376,6 +376,30 @@ async def test_the_requests_of_a_server_are_bounded(monkeypatch: pytest.MonkeyPa
         assert "accept" in (await registry.execute("s.ask")).data[0]["text"]
 
 
+@pytest.mark.parametrize("streams", [False, True])
+async def test_the_request_of_a_cancelled_call_does_not_stay_open(streams: bool) -> None:
+    """A server need not respond to a cancelled request, so that its connection and body would be kept for minutes."""
+    async with hostile_server() as server, over_http(server, timeout=60.0) as registry:
+        for _ in range(3):
+            error = await error_of(registry.execute("s.hang", {"streams": streams, "text": "x" * 10_000}, timeout=0.3))
+            assert error.code is ErrorCode.TIMEOUT
+        await until(lambda: (server.abandoned, len(server.cancelled)) == (3, 3))
+        assert (await registry.execute("s.echo")).data[0]["text"] == "{}"
+        assert server.resumed == 0
+
+
+async def test_requests_that_a_server_does_not_read_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The requests of calls that have ended are still in the queue."""
+    monkeypatch.setattr(stdio, "MAX_UNSENT_REQUESTS", SMALL)
+    async with over_stdio("deaf", timeout=60.0) as registry:
+        text = "x" * (SMALL // 4)
+        await error_of(registry.execute("s.block", timeout=0.3))
+        errors = [await error_of(registry.execute("s.block", {"text": text}, timeout=0.6)) for _ in range(5)]
+        assert (errors[0].code, errors[-1].code) == (ErrorCode.TIMEOUT, ErrorCode.UNAVAILABLE)
+        assert "the server does not read its requests" in errors[-1].message
+        assert errors[-1].details["executed"] == "no"
+
+
 async def test_responses_that_a_server_does_not_read_are_bounded() -> None:
     async with over_stdio(timeout=30.0) as registry:
 

@@ -42,6 +42,9 @@ class HostileServer:
         self.arrived = asyncio.Event()
         self.sessions: set[str] = set()
         self.cancelled: list[Any] = []
+        self.abandoned = 0
+        """The number of hanging calls whose client closed the connection."""
+        self.resumed = 0
         self.hanging_cancellations = False
         self.tools = TOOLS
         self.notifications: asyncio.Queue[str] | None = None
@@ -87,6 +90,8 @@ class HostileServer:
             return self._endless("application/json")
         if request.method == "GET" and self.notifications is not None:
             return StreamingResponse(self._notify(self.notifications), media_type="text/event-stream")
+        if request.method == "GET" and "last-event-id" in request.headers:
+            self.resumed += 1
         if request.method != "POST":
             return Response(status_code=405 if request.method == "GET" else 200)
         message = await request.json()
@@ -127,8 +132,14 @@ class HostileServer:
         self.arrived.set()
         if name == "add":
             self.added += 1
+        if name == "hang" and arguments.get("streams"):
+            return StreamingResponse(self._hang(), media_type="text/event-stream")
         if name == "hang":
-            await self._leaving.wait()
+            waiting = [asyncio.ensure_future(each) for each in (request.receive(), self._leaving.wait())]
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            self.abandoned += waiting[0].done()
+            for each in waiting:
+                each.cancel()
         if name == "status":
             return PlainTextResponse("go away", status_code=arguments["status"])
         if name == "cut_once":
@@ -150,6 +161,14 @@ class HostileServer:
         if name == "cut_once" and self.cut == 1:
             return odd["cut"]
         return odd.get(name) or _result(message, text(json.dumps(arguments)))
+
+    async def _hang(self) -> AsyncIterator[str]:
+        """An event with which a client could resume the stream, and no response."""
+        try:
+            yield "id: 1\ndata:\n\n"
+            await self._leaving.wait()
+        finally:
+            self.abandoned += 1
 
     def _endless(self, media_type: str, status: int = 200, encoding: str | None = None) -> Response:
         """A response whose body has 16 MiB in one string, and after that no end."""

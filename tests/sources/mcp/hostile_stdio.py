@@ -233,6 +233,7 @@ CALLS: dict[str, Callable[[dict[str, Any], dict[str, Any]], dict[str, Any] | Non
     "change_and_crash": change_and_crash,
     "shrink": change_list(lambda: extra_tools.clear()),
     "change": change_list(lambda: extra_tools.__setitem__(0, tool("grown", description="has changed"))),
+    "block": lambda arguments, request: time.sleep(600),
     "ask": ask,
     "sample": sample,
     "nested": nested,
@@ -247,6 +248,8 @@ def list_tools(params: dict[str, Any]) -> dict[str, Any]:
     cursor = params.get("cursor")
     if MODE == "stuck":
         return {"tools": [tool("first")], "nextCursor": "again"}
+    if MODE == "deaf":
+        return {"tools": [tool("block", description="reads nothing any more")]}
     if MODE == "heavy":
         return {"tools": [tool(f"tool-{cursor}", description="d" * 1_000_000)], "nextCursor": str(int(cursor or 0) + 1)}
     if MODE == "cursors":

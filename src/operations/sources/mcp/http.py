@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 import httpx2
 import msgspec
@@ -29,6 +31,8 @@ from operations.sources.mcp.oauth import oauth_provider
 from operations.sources.mcp.protocol import RequestFailedError, RequestLostError, explain
 from operations.sources.mcp.server_messages import substitute
 
+T = TypeVar("T")
+
 LOST = "operations/lost"
 """Field in the `data` of the JSON-RPC errors that `ErrorReportingClient` generates for lost requests."""
 NOTIFICATION_SECONDS = 5.0
@@ -39,6 +43,10 @@ DECODED_CHUNK_BYTES = 1024 * 1024
 """Maximum size of the decompressed chunks that httpx2 returns."""
 EVENT_PIECE_BYTES = 16 * 1024
 """Number of decompressed bytes of an event stream that are parsed at a time."""
+_REQUEST_ID = re.compile(rb'\{"jsonrpc":"2\.0","id":(\d+),')
+_CANCELLED_ID = re.compile(rb'\{"jsonrpc":"2\.0","method":"notifications/cancelled","params":\{"requestId":(\d+)[,}]')
+_POST = "operations"
+"""The extension of a request in which its `_Post` is kept."""
 _SESSION = "mcp-session-id"
 _SESSION_ERRORS = frozenset({-32000, -32001, -32600})
 """JSON-RPC error codes with which servers reject an unknown session; the HTTP status is 400 or 404."""
@@ -80,6 +88,8 @@ class ErrorReportingClient(httpx2.AsyncClient):
         )
         self._config = config
         self._on_expired = on_expired
+        self._posts: WeakValueDictionary[bytes, _Post] = WeakValueDictionary()
+        """The requests without a complete response, by JSON-RPC id."""
         self._max_bytes = config.max_message_bytes
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
@@ -88,9 +98,14 @@ class ErrorReportingClient(httpx2.AsyncClient):
             return await self._open_notifications(request, options)
         if request.method != "POST":
             return await super().send(request, **options)
+        post = request.extensions[_POST] = _Post()
+        if (found := _REQUEST_ID.match(request.content)) is not None:
+            self._posts[found[1]] = post
+        elif (found := _CANCELLED_ID.match(request.content)) is not None and found[1] in self._posts:
+            self._posts.pop(found[1]).end(found[1])
+        seconds = None if _is_request(request) else NOTIFICATION_SECONDS
         try:
-            async with asyncio.timeout(None if _is_request(request) else NOTIFICATION_SECONDS):
-                return await self._exchange(request, options)
+            return await post.run(self._exchange(request, options), seconds)
         except ResponseTooLargeError as error:
             return _error_response(request, 502, INTERNAL_ERROR, str(error), {"limit": self._max_bytes})
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
@@ -178,6 +193,33 @@ class ErrorReportingClient(httpx2.AsyncClient):
         return (error is None and status == 404) or (error is not None and error.get("code") in _SESSION_ERRORS)
 
 
+class _Post:
+    """A POST that ends when the call of its request is cancelled: a server need not respond to a cancelled request.
+
+    Otherwise its connection and its body would be kept until the read timeout.
+    """
+
+    def __init__(self) -> None:
+        self.last_event: bytes | None = None
+        """The event that ends the stream of a cancelled request, so that the SDK does not resume the stream."""
+        self._limit: asyncio.Timeout | None = None
+
+    def end(self, request_id: bytes) -> None:
+        """End the exchange, or the stream of its response, with an error as the response."""
+        error = b'{"jsonrpc":"2.0","id":%b,"error":{"code":-32800,"message":"cancelled"}}' % request_id
+        self.last_event = b"\n\ndata: %b\n\n" % error
+        if self._limit is not None:
+            self._limit.reschedule(asyncio.get_running_loop().time())
+
+    async def run(self, exchange: Awaitable[T], seconds: float | None = None) -> T:
+        """Return the outcome of a part of the exchange; raise `TimeoutError` after `end`, or after `seconds`."""
+        try:
+            async with asyncio.timeout(seconds if self.last_event is None else 0) as self._limit:
+                return await exchange
+        finally:
+            self._limit = None
+
+
 class _DecodedBody(httpx2.AsyncByteStream):
     """The decompressed body of a response; a subclass yields its pieces."""
 
@@ -219,8 +261,17 @@ class _EventBytes(_DecodedBody):
     """
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
+        post = self._encoded.request.extensions.get(_POST) or _Post()
         async with contextlib.aclosing(self._encoded.aiter_bytes()) as chunks:
-            async for chunk in chunks:
+            while True:
+                try:
+                    chunk = await post.run(anext(chunks, None))
+                except TimeoutError:
+                    if post.last_event is not None:
+                        yield post.last_event
+                    return
+                if chunk is None:
+                    return
                 for start in range(0, len(chunk), EVENT_PIECE_BYTES):
                     yield chunk[start : start + EVENT_PIECE_BYTES]
                     await asyncio.sleep(0)

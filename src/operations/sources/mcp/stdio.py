@@ -16,16 +16,17 @@ import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Callable
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
-from mcp_types import jsonrpc_message_adapter
+from mcp_types import JSONRPCRequest, jsonrpc_message_adapter
 from pydantic import ValidationError
 
 from operations.sources.mcp.config import MCPClientConfig
+from operations.sources.mcp.protocol import RequestLostError
 from operations.sources.mcp.server_messages import is_response, substitute
 
 _log = logging.getLogger("operations.mcp")
@@ -35,6 +36,8 @@ CLOSED_SECONDS = 0.5
 EXIT_SECONDS = 2.0
 """Time limit for the server to exit after SIGTERM."""
 MAX_LOG_LINE = 8_192
+MAX_UNSENT_REQUESTS = 32 * 1024 * 1024
+"""Maximum number of bytes of queued requests; a request that is larger is queued alone."""
 _MAX_IGNORED = 100
 """Maximum number of lines on stdout that are logged because they are not messages."""
 
@@ -48,19 +51,19 @@ async def stdio_transport(name: str, config: MCPClientConfig) -> AsyncIterator[S
     with anyio.CancelScope(shield=True):
         process = await _start(config)
     # Sending a request never blocks: a server that does not read its stdin must not delay the deadlines of calls.
-    send, outgoing = anyio.create_memory_object_stream[SessionMessage](math.inf)
-    respond, responses = anyio.create_memory_object_stream[SessionMessage](0)
+    send, outgoing = anyio.create_memory_object_stream[bytes](math.inf)
+    respond, responses = anyio.create_memory_object_stream[bytes](0)
     incoming, receive = anyio.create_memory_object_stream[SessionMessage | Exception](64)
     pump = _Pump(name, process, config.max_message_bytes)
     with send, outgoing, respond, responses, incoming, receive:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(pump.read_messages, incoming)
-            tasks.start_soon(pump.write_messages, outgoing, incoming)
+            tasks.start_soon(pump.write_requests, outgoing, incoming)
             tasks.start_soon(pump.write_messages, responses, incoming)
             tasks.start_soon(pump.log_stderr)
             failure: Exception | None = None
             try:
-                yield receive, _Sender(send, respond)
+                yield receive, _Sender(send, respond, pump)
             except Exception as error:
                 failure = error
                 raise
@@ -78,14 +81,25 @@ class _Sender:
     """The sending end: `send` queues a request or notification; for a response, it waits until writing begins."""
 
     def __init__(
-        self, requests: MemoryObjectSendStream[SessionMessage], responses: MemoryObjectSendStream[SessionMessage]
+        self, requests: MemoryObjectSendStream[bytes], responses: MemoryObjectSendStream[bytes], pump: _Pump
     ) -> None:
         self._requests = requests
         self._responses = responses
+        self._pump = pump
 
     async def send(self, item: SessionMessage) -> None:
-        """Send a message."""
-        await (self._responses if is_response(item) else self._requests).send(item)
+        """Send a message. If too many are unsent, drop a notification, and raise `RequestLostError` for a request.
+
+        The queue also has the requests of calls that have ended.
+        """
+        line = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+        if is_response(item):
+            await self._responses.send(line)
+        elif not self._pump.unsent or self._pump.unsent + len(line) <= MAX_UNSENT_REQUESTS:
+            self._pump.unsent += len(line)
+            await self._requests.send(line)
+        elif isinstance(item.message, JSONRPCRequest):
+            raise RequestLostError("the server does not read its requests", executed="no", sent=False)
 
     async def aclose(self) -> None:
         """Close the sending end."""
@@ -102,6 +116,8 @@ class _Pump:
         self._max_bytes = max_bytes
         self._stderr_ended = asyncio.Event()
         self._ignored = 0
+        self.unsent = 0
+        """Number of bytes of the queued requests and notifications."""
         self.last_stderr: deque[str] = deque(maxlen=3)
 
     async def read_messages(self, incoming: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
@@ -127,17 +143,29 @@ class _Pump:
             _log.error("%s: a message exceeds %s; closing the connection", self._name, limit)
             return b""
 
+    async def write_requests(
+        self, outgoing: MemoryObjectReceiveStream[bytes], incoming: MemoryObjectSendStream[SessionMessage | Exception]
+    ) -> None:
+        """Write each request and notification, and count it as sent."""
+
+        async def counted() -> AsyncIterator[bytes]:
+            async for line in outgoing:
+                yield line
+                self.unsent -= len(line)
+
+        await self.write_messages(counted(), incoming)
+
     async def write_messages(
         self,
-        outgoing: MemoryObjectReceiveStream[SessionMessage],
+        outgoing: AsyncIterable[bytes],
         incoming: MemoryObjectSendStream[SessionMessage | Exception],
     ) -> None:
         """Write each message as a line to stdin; a closed stdin ends the connection."""
         stdin = self._process.stdin
         assert stdin is not None
         try:
-            async for item in outgoing:
-                stdin.write(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+            async for line in outgoing:
+                stdin.write(line)
                 await stdin.drain()
         except (OSError, anyio.ClosedResourceError):
             incoming.close()
