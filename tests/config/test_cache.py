@@ -238,6 +238,7 @@ def test_reading_it_imports_nothing_of_the_sources() -> None:
         "operations.config.cache",
         "operations.config.trust",
         "operations.errors",
+        "operations.local_files",
     ]
     assert not {"tomllib", "asyncio.subprocess", "importlib.metadata", "mcp", "pyreqwest"} & set(run.stdout.split())
 

@@ -609,7 +609,7 @@ DEVICES = {
 }
 
 
-@pytest.mark.parametrize("what", ["a file of variables", "an included file", "an editor's file"])
+@pytest.mark.parametrize("what", [*DEVICES, "an editor's file"])
 def test_a_pipe_is_not_read(what: str, project: Project) -> None:
     """Its content never ends if no process writes to it."""
     if what == "an editor's file":
@@ -620,6 +620,36 @@ def test_a_pipe_is_not_read(what: str, project: Project) -> None:
     project.write("operations.toml", DEVICES[what])
     done = project.run("doctor", timeout=20)
     assert "it is a device or a pipe" in " ".join((done.out + done.err).split())
+
+
+@pytest.mark.parametrize("what", [*DEVICES, "an editor's file"])
+def test_a_huge_file_does_not_fill_the_memory(what: str, project: Project) -> None:
+    """A sparse file of 1 TB takes no space in an archive."""
+    path = project.directory / (".mcp.json" if what == "an editor's file" else "endless")
+    path.touch()
+    os.truncate(path, 1 << 40)
+    if what == "an editor's file":
+        assert project.run("add", "--discover", env={"HOME": str(project.directory)}, timeout=20).code == 3
+        return
+    project.write("operations.toml", DEVICES[what])
+    done = project.run("doctor", timeout=20)
+    assert "it is larger than " in " ".join((done.out + done.err).split())
+
+
+def test_a_file_that_becomes_a_pipe_is_not_read_for_the_cache(project: Project) -> None:
+    project.write("api.json", '{"openapi": "3.1.0", "info": {"title": "t", "version": "1"}, "paths": {}}')
+    project.write("more.toml", "[sources.a]\nopenapi = './api.json'\n")
+    project.write("operations.toml", "include = ['./more.toml']\n")
+    assert project.run("ls").code == 0
+    (project.directory / "more.toml").unlink()
+    os.mkfifo(project.directory / "more.toml")
+    assert "it is a device or a pipe" in project.run("ls", timeout=20).err
+
+
+def test_the_user_can_name_a_pipe(project: Project) -> None:
+    project.write("api.json", '{"openapi": "3.1.0", "paths": {"/a": {"get": {"operationId": "get"}}}}')
+    command = ["bash", "-c", f"{sys.executable} -m operations ls --openapi <(cat api.json)"]
+    assert project.run(program=command).out.startswith("api.get\t")
 
 
 @pytest.mark.parametrize("what", DEVICES)

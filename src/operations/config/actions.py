@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from hashlib import blake2b
 from typing import Any
 
@@ -14,6 +15,7 @@ from operations.config.redaction import variables_of, written_without_secrets
 from operations.config.settings import Config, EntryPointSettings, MCPSettings, PythonSettings, Source
 from operations.config.trust import is_trusted, require_own_files, trust_hint
 from operations.errors import CallError, ErrorCode
+from operations.local_files import read_regular
 
 _HARMLESS = frozenset(
     {
@@ -147,5 +149,7 @@ def _covered(source: Source) -> dict[str, Any]:
     }
     if isinstance(source.settings, MCPSettings):
         path = source.settings.env_file_path(source.directory)
-        covered["env_file"] = path.read_bytes() if path is not None and path.is_file() else b""
+        covered["env_file"] = b""
+        with suppress(OSError):  # a missing file
+            covered["env_file"] = b"" if path is None else read_regular(path)
     return covered

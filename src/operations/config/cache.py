@@ -15,6 +15,8 @@ from typing import Any
 
 import msgspec
 
+from operations.local_files import read_regular
+
 MAGIC = b"operations catalogue 5\n"
 _LENGTH = 8
 Stamp = tuple[str, int, int]
@@ -206,7 +208,7 @@ def has_changed(known: Stamp) -> bool:
 def digest_file(path: str) -> str:
     """Return a digest of a file's content; empty if it cannot be read."""
     try:
-        return blake2b(Path(path).read_bytes(), digest_size=16).hexdigest()
+        return blake2b(read_regular(path), digest_size=16).hexdigest()
     except OSError:
         return ""
 

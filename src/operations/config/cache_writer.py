@@ -11,7 +11,6 @@ from pathlib import Path
 
 import msgspec
 
-from operations.atomic_write import write_atomically
 from operations.config.actions import digest_actions
 from operations.config.cache import (
     MAGIC,
@@ -30,6 +29,7 @@ from operations.config.redaction import secret_variables
 from operations.config.settings import Source
 from operations.config.sources import expected_file
 from operations.config.workspace import Workspace, skip_duplicate
+from operations.local_files import write_atomically
 from operations.spec import OperationSpec
 
 _log = logging.getLogger("operations.config")

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from operations.config.problems import ConfigProblem, Key, problems_error
+from operations.local_files import read_regular
 
 _COMMENT = r'(?s)"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/'
 _COMMA = r'(?s)"(?:\\.|[^"\\])*"|,(?=\s*[}\]])'
@@ -70,16 +71,14 @@ def read_document(path: Path, text: str | None = None) -> ConfigDocument:
     return ConfigDocument(path, tree, text)
 
 
-def may_not_end(path: Path) -> bool:
-    """Whether a file is a device or a pipe, so that reading it may never end."""
-    return path.is_char_device() or path.is_fifo()
+def read_text(path: Path) -> str:
+    """Return the text of a file in UTF-8; raise `OSError` or `UnicodeDecodeError` if it cannot be read."""
+    return read_regular(path).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _read_text(path: Path) -> str:
-    if may_not_end(path):
-        raise problems_error([ConfigProblem(path, 1, "", "cannot be read: it is a device or a pipe")])
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return read_text(path)
     except FileNotFoundError:
         raise problems_error([ConfigProblem(path, 1, "", "file not found")]) from None
     except (OSError, UnicodeDecodeError) as error:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from operations.config.documents import ConfigDocument
+from operations.config.documents import ConfigDocument, read_text
 from operations.config.problems import ConfigProblem, Key, problems_error
 from operations.config.validation import SourceTable
 
@@ -29,7 +29,6 @@ _IN_HOME = (
     ".lmstudio/mcp.json",
 )
 _IN_SETTINGS = ("Claude/claude_desktop_config.json", "Code/User/mcp.json")
-_MAX_FILE_BYTES = 32 * 1024 * 1024
 _MIN_SIMILARITY = 0.85
 """Minimum similarity at which an unknown key counts as a misspelling of a supported one."""
 _TYPES = {
@@ -53,9 +52,7 @@ def find_editor_files(directory: Path, environ: Mapping[str, str]) -> list[Path]
 def _has_servers(path: Path) -> bool:
     """Whether a file contains the name of a table of servers; the file is not parsed, because it may be malformed."""
     try:
-        if not path.is_file() or path.stat().st_size > _MAX_FILE_BYTES:
-            return False
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_text(path)
     except (OSError, UnicodeDecodeError):
         return False
     return any(f'"{where[-1]}"' in text for where in _WHERE)

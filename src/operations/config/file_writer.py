@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from operations.atomic_write import write_atomically
 from operations.config.documents import ConfigDocument, read_document, toml_statements
 from operations.config.problems import ConfigProblem, nearest, problems_error
 from operations.config.trust import FILE_NAME, PROJECT_FILE
 from operations.config.validation import SourceTable, check_source
 from operations.errors import CallError, ErrorCode
+from operations.local_files import write_atomically
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _FIRST = """\

@@ -40,7 +40,9 @@ async def open_openapi(
         loaded = await from_openapi_url(settings.openapi, config)
     else:
         document = settings.document_path(source.directory)
-        loaded = await from_openapi_file(document, config, _RecordingFS(document, files))
+        # The user names a pipe such as `<(curl …)` on the command line.
+        fs = _RecordingFS(document, files, may_be_pipe=source.is_direct)
+        loaded = await from_openapi_file(document, config, fs)
     stack.push_async_callback(loaded.close)
     return loaded, tuple(files)
 
@@ -106,12 +108,14 @@ def _http_auth(auth: AuthSettings) -> HTTPAuth:
 class _RecordingFS:
     """Local file system that records in `names` the path of each file to read, also of a missing one."""
 
-    def __init__(self, document: Path, names: dict[str, None]) -> None:
+    def __init__(self, document: Path, names: dict[str, None], *, may_be_pipe: bool) -> None:
         self._document = document
         self._names = names
+        self._may_be_pipe = may_be_pipe
 
     async def read(self, path: str) -> bytes:
         """Return the content of the document, or of a file in its directory."""
         self._names[path] = None
-        directory = None if path == str(self._document) else self._document.parent
-        return await in_background(read_file, path, directory)
+        if path == str(self._document):
+            return await in_background(read_file, path, may_be_pipe=self._may_be_pipe)
+        return await in_background(read_file, path, self._document.parent)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from operations.errors import CallError, ErrorCode
+from operations.local_files import read_regular, write_atomically
 
 FILE_NAME = "operations.toml"
 PROJECT_FILE = "pyproject.toml"
@@ -140,10 +141,6 @@ def read_trust(config_path: Path, environ: Mapping[str, str] | None = None) -> T
 
 def store_trust(config_path: Path, digest: str, *, by: str, environ: Mapping[str, str] | None = None) -> None:
     """Store the consent to a configuration in a file with mode 0600; raise `OSError` on failure."""
-    from operations.atomic_write import (
-        write_atomically,
-    )  # imported here: completion uses this module, and stores nothing
-
     record = TrustRecord(path=_real_path(config_path), digest=digest, since=round(time.time(), 3), by=by)
     target = _record_path(config_path, environ)
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -188,7 +185,7 @@ def _is_shared(directory: Path) -> bool:
 def _mentions_operations(project: Path) -> bool:
     """Whether a `pyproject.toml` has the table `[tool.operations]`; false if the file is unreadable or malformed."""
     try:
-        text = project.read_bytes()
+        text = read_regular(project)
     except OSError:
         return False
     if b"operations" not in text:

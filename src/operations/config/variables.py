@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from operations.config.documents import may_not_end
+from operations.config.documents import read_text
 from operations.config.problems import Key
 from operations.errors import CallError, ErrorCode
 
@@ -117,9 +117,7 @@ class VariableFile(msgspec.Struct, frozen=True):
 def read_variable_file(path: Path) -> VariableFile:
     """Read a variable file; if this fails, the result has the reason."""
     try:
-        if may_not_end(path):
-            return VariableFile(unreadable=f"cannot read {path}: it is a device or a pipe")
-        values, bad = read_variables(path.read_text(encoding="utf-8-sig"))
+        values, bad = read_variables(read_text(path))
     except OSError as error:
         return VariableFile(unreadable=f"cannot read {path}: {error.strerror or error}")
     except UnicodeDecodeError:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import msgspec
 
-from operations.atomic_write import write_atomically
 from operations.catalogue import attribute_path
 from operations.exports.python_types import SignatureWriter, doc_line, is_identifier, name_operations
+from operations.local_files import write_atomically
 from operations.spec import OperationSpec, OperationType
 
 PACKAGE = "operations_env"

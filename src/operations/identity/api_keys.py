@@ -13,10 +13,10 @@ from pathlib import Path
 
 import msgspec
 
-from operations.atomic_write import write_atomically
 from operations.context import Identity
 from operations.errors import CallError, ErrorCode
 from operations.identity.tokens import Principal
+from operations.local_files import write_atomically
 
 _KEY = re.compile(r"ops_([A-Za-z0-9]{12})_([A-Za-z0-9_-]{43})")
 _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"

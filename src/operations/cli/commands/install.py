@@ -10,13 +10,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from operations.atomic_write import write_atomically
 from operations.cli.arguments import Argument, Command, Option, ParsedArguments
 from operations.cli.commands import SUMMARIES
 from operations.cli.configuration import require_configuration
 from operations.cli.failures import OK, CommandError
 from operations.cli.output import write_either
 from operations.cli.terminal import printable
+from operations.local_files import write_atomically
 
 EDITORS = ("claude-code", "claude-desktop", "cursor", "vscode")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")

@@ -16,8 +16,8 @@ from mcp.client.auth.utils import issuers_match
 from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 from pydantic import AnyUrl, BaseModel, ValidationError
 
-from operations.atomic_write import write_atomically
 from operations.errors import CallError, ErrorCode
+from operations.local_files import write_atomically
 from operations.sources.mcp.config import MCPOAuth
 
 _MAX_SHOWN = 100

@@ -17,6 +17,7 @@ import msgspec
 from operations.awaitable_context import AwaitableContext
 from operations.errors import CallError, ErrorCode
 from operations.http import ClientOptions, HTTPClient, HTTPResponse, default_client, read_body
+from operations.local_files import read_regular
 from operations.registry import OperationRegistry
 from operations.settings import read_settings
 from operations.sources.openapi.auth import NO_CREDENTIALS, CredentialSource, RequestCredentials
@@ -146,7 +147,7 @@ async def _open_file(
 
     async def read(name: str, directory: Path | None = None) -> bytes | str:
         if fs is None:
-            return await asyncio.to_thread(read_file, name, directory)
+            return await asyncio.to_thread(read_file, name, directory, may_be_pipe=directory is None)
         content = fs.read(name)
         content = await content if inspect.isawaitable(content) else content
         if not isinstance(content, (bytes, str)):
@@ -343,22 +344,18 @@ def _not_a_document(url: str, found: str, response: HTTPResponse) -> str:
     return f"{without_query(found)}{led} returned {response.status}{further}, not an OpenAPI document"
 
 
-def read_file(path: str, directory: Path | None = None) -> bytes:
-    """Return the content of a file; raise OSError for a device, such as `/dev/zero`, whose content may never end.
+def read_file(path: str, directory: Path | None = None, *, may_be_pipe: bool = False) -> bytes:
+    """Return the content of a regular file of limited size, or of a pipe if the user names it.
 
-    With `directory`, raise OSError also for a pipe, and for a link that leads out of the directory. A document from
-    another person may come with a link to a private file of the user.
+    With `directory`, raise OSError for a link that leads out of the directory. A document from another person may come
+    with a link to a private file of the user.
     """
     file = Path(path)
     if directory is not None:
         file = file.resolve()
         if not file.is_relative_to(directory.resolve()):
             raise OSError(errno.EACCES, "it is a link out of the document's directory: pass root= to allow it")
-        if file.is_fifo():
-            raise OSError(errno.EINVAL, "it is a pipe")
-    if file.is_char_device():
-        raise OSError(errno.EINVAL, "it is a device")
-    return file.read_bytes()
+    return file.read_bytes() if may_be_pipe and file.is_fifo() else read_regular(file, _DOCUMENT_BYTES)
 
 
 def _absolute(path: str | Path, fs: OpenAPIFS | None) -> Path:
