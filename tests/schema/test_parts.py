@@ -12,7 +12,7 @@ from operations.schema.casting.closed_form import Closer
 from operations.schema.casting.nodes import Nodes
 from operations.schema.checking.compiling import compiled, compiled_form
 from operations.schema.checking.unrolling import unrolled
-from operations.schema.checking.values import as_json, pointer, text, too_deep
+from operations.schema.checking.values import as_json, pointer, too_deep, unicode_text
 from operations.schema.dialects.conversion import convert
 from operations.schema.dialects.literals import LiteralBudget, NotPlainError, copied, plain, same
 from operations.schema.dialects.patterns import engine_of, matcher, sample_strings, weakest_engine
@@ -69,7 +69,7 @@ def test_depth() -> None:
 
 def test_pointers() -> None:
     assert pointer(["a/b", 0, "m~n"]) == "/a~1b/0/m~0n"
-    assert text("plain") == "plain"
+    assert unicode_text("plain") == "plain"
 
 
 def test_pattern_engines() -> None:

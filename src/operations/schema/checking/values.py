@@ -204,19 +204,19 @@ class _Copier:
         for key in item:
             if not isinstance(key, str):
                 self.foreign.append(Foreign(_path(trail), f"a key of type {type(key).__name__}"))
-        return {text(key): None for key in item if isinstance(key, str)}
+        return {unicode_text(key): None for key in item if isinstance(key, str)}
 
     @staticmethod
     def _members(item: Any) -> list[tuple[Any, Any]]:
         if isinstance(item, Mapping):
-            return [(text(key), value) for key, value in item.items() if isinstance(key, str)]
+            return [(unicode_text(key), value) for key, value in item.items() if isinstance(key, str)]
         return list(enumerate(item))
 
     def _leaf(self, item: Any, trail: Trail) -> Any:
         if item is None or isinstance(item, bool):
             return item
         if isinstance(item, str):
-            return text(item)
+            return unicode_text(item)
         if isinstance(item, int | float):
             return int(item) if isinstance(item, int) else float(item)
         if isinstance(item, _BYTES) and self._content:
@@ -229,8 +229,8 @@ class _Copier:
         return None
 
 
-def text(value: str) -> str:
-    """Return a string with lone surrogates replaced, as JSON encoders require."""
+def unicode_text(value: str) -> str:
+    """Return text with pairs of surrogates joined and lone surrogates replaced: UTF-8 cannot encode surrogates."""
     try:
         value.encode()
     except UnicodeEncodeError:

@@ -15,7 +15,8 @@ from urllib.parse import quote, unquote, urldefrag, urljoin, urlsplit
 import msgspec
 
 from operations.errors import CallError, ErrorCode
-from operations.sources.openapi.yaml_text import read_yaml, valid_text, with_text_keys
+from operations.schema.checking.values import unicode_text
+from operations.sources.openapi.yaml_text import read_yaml, with_text_keys
 from operations.wire import member
 
 OpenAPIParameter = TypedDict(
@@ -200,7 +201,7 @@ def _is_valid(document: Any) -> bool:
             return False
         for item in (*node, *node.values()) if isinstance(node, Mapping) else node:
             if isinstance(item, str):
-                if not item.isascii() and valid_text(item) != item:
+                if not item.isascii() and unicode_text(item) != item:
                     return False
             elif isinstance(item, (Mapping, list)) and id(item) not in seen:
                 seen.add(id(item))

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from operations.errors import CallError, ErrorCode
+from operations.schema.checking.values import unicode_text
 
 _MAX_NODES = 5_000_000
 """Maximum number of values that aliases may expand to: a few lines can expand to billions."""
@@ -150,15 +151,6 @@ def _scalar(text: str, tag: str | None, *, plain: bool) -> Any:
     return float(text) if _FLOAT.fullmatch(text) else text
 
 
-def valid_text(text: str) -> str:
-    """Return text with pairs of surrogates joined and lone surrogates replaced: UTF-8 cannot encode surrogates."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return text
-
-
 def with_text_keys(value: Any) -> Any:
     """Return a copy with string keys, valid text and JSON numbers; raise `ValueError` if it has too many values."""
     left = _MAX_NODES
@@ -183,14 +175,14 @@ def with_text_keys(value: Any) -> Any:
             return [copy(item) for item in node]
         if kind is float and not math.isfinite(node):
             return str(node)
-        return valid_text(node) if kind is str else node
+        return unicode_text(node) if kind is str else node
 
     return copy(value)
 
 
 def _key(key: Any) -> str:
     if isinstance(key, str):
-        return valid_text(key)
+        return unicode_text(key)
     if key is None:
         return "null"
     return str(key).lower() if isinstance(key, bool) else str(key)
