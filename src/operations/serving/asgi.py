@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from http import HTTPStatus
 from typing import Any
 
@@ -51,3 +51,9 @@ def path_of(scope: Scope) -> str:
     if not root or not path.startswith(root):
         return path
     return path[len(root) :] or "/"
+
+
+def matches_etag(headers: Mapping[bytes, bytes], etag: bytes) -> bool:
+    """Whether `If-None-Match` of a request contains the ETag of a response."""
+    listed = headers.get(b"if-none-match", b"").split(b",")
+    return any(each.strip().removeprefix(b"W/") in (etag, b"*") for each in listed)

@@ -332,7 +332,7 @@ async def ask(
         return {"type": "http.request"}
 
     scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": [], **more}
-    await endpoint(scope, receive, send, Caller(None, None))
+    await endpoint(scope, receive, send, Caller(None, None, headers=dict(scope["headers"])))
     return sent[0]["status"], dict(sent[0]["headers"]), sent[1]["body"]
 
 

@@ -13,7 +13,7 @@ from operations import __version__
 from operations.context import new_request_id
 from operations.errors import CallError, ErrorCode
 from operations.serving.admission import Caller
-from operations.serving.asgi import JSON_TYPE, Headers, Receive, Response, Scope, Send, path_of
+from operations.serving.asgi import JSON_TYPE, Headers, Receive, Response, Scope, Send, matches_etag, path_of
 from operations.serving.console.catalogues import Catalogues, describe_operation
 from operations.serving.console.feed import EventLog, FeedRequest, Feeds, read_topics
 from operations.serving.console.jobs import ConsoleJobs
@@ -167,8 +167,7 @@ class ConsoleEndpoint:
     async def _catalogue(self, request: _ConsoleRequest) -> Response:
         catalogue = await self.catalogues.get(request.viewer)
         headers = [*_CATALOGUE_HEADERS, (b"etag", catalogue.etag)]
-        known = request.headers.get(b"if-none-match", b"")
-        if any(each.strip().removeprefix(b"W/") == catalogue.etag for each in known.split(b",")):
+        if matches_etag(request.headers, catalogue.etag):
             return Response(304, headers)
         if accepts_gzip(request.headers):
             return Response(200, [*headers, (b"content-encoding", b"gzip")], catalogue.compressed)

@@ -12,7 +12,7 @@ from importlib.resources.abc import Traversable
 
 import msgspec
 
-from operations.serving.asgi import Headers, Response
+from operations.serving.asgi import Headers, Response, matches_etag
 
 ROOT = "/console"
 POLICY = (
@@ -95,7 +95,7 @@ class Pages:
         common = [*_common(asset.content_type), (b"cache-control", asset.cache_control), (b"etag", asset.etag)]
         if asset.compressed is not None:
             common.append((b"vary", b"Accept-Encoding"))
-        if asset.etag in headers.get(b"if-none-match", b""):
+        if matches_etag(headers, asset.etag):
             return Response(304, common)
         if asset.compressed is not None and accepts_gzip(headers):
             return Response(200, [*common, (b"content-encoding", b"gzip")], asset.compressed)

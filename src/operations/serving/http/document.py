@@ -24,7 +24,7 @@ from operations.context import Identity, new_request_id
 from operations.errors import ErrorCode
 from operations.exports.definitions import SharedDefinition, assign_names, closure
 from operations.serving.admission import Caller
-from operations.serving.asgi import JSON_TYPE, Headers, Receive, Response, Scope, Send
+from operations.serving.asgi import JSON_TYPE, Headers, Receive, Response, Scope, Send, matches_etag
 from operations.serving.exposure import Exposure, Rights
 from operations.serving.http.path_items import SCHEMAS, Version, describe, plain_schema
 from operations.serving.http.problems import problem_response
@@ -97,17 +97,9 @@ class DocumentEndpoint:
     async def _document(self, scope: Scope, version: Version, caller: Caller) -> Response:
         document = await self._documents.get(caller.identity, version, scope.get("root_path", ""))
         headers = [*_DOCUMENT_HEADERS, (b"etag", document.etag)]
-        if _matches(scope, document.etag):
+        if matches_etag(caller.headers, document.etag):
             return Response(304, headers)
         return Response(200, headers, document.body)
-
-
-def _matches(scope: Scope, etag: bytes) -> bool:
-    """Whether `If-None-Match` contains the ETag."""
-    for name, value in scope["headers"]:
-        if name == b"if-none-match":
-            return any(each.strip().removeprefix(b"W/") in (etag, b"*") for each in value.split(b","))
-    return False
 
 
 class EncodedDocument(msgspec.Struct, frozen=True):
