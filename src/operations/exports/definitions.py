@@ -7,13 +7,14 @@ among the definitions that one reader sees.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
 import msgspec
 
 from operations.schema.dialects.keywords import SCHEMA, SCHEMA_LISTS, SCHEMA_MAPS
+from operations.schema.dialects.traversal import components
 
 _ROOT = "#"
 _POINTER = "#/$defs/"
@@ -188,7 +189,7 @@ def _differ(one: Any, other: Any) -> bool:
 def _keys(texts: Mapping[str, bytes], links: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """Return the key of every schema. Keys are equal if contents and targets are equal; names do not matter."""
     keys: dict[str, str] = {}
-    for component in _Components(links).among(texts):
+    for component in components(texts, links.__getitem__):
         if len(component) == 1 and component[0] not in links[component[0]]:
             (pointer,) = component
             keys[pointer] = _digest(texts[pointer], *(keys[target] for target in links[pointer]))
@@ -216,57 +217,6 @@ def _cycle_keys(
         }
     everyone = sorted(set(hashes.values()))
     return {pointer: _digest(hashes[pointer].encode(), *everyone) for pointer in component}
-
-
-class _Components:
-    """Finds strongly connected components of schemas; a component comes after those that it refers to.
-
-    This is Tarjan's algorithm without recursion.
-    """
-
-    def __init__(self, links: Mapping[str, Sequence[str]]) -> None:
-        self._links = links
-        self._index: dict[str, int] = {}
-        self._low: dict[str, int] = {}
-        self._stack: list[str] = []
-        self._waiting: set[str] = set()
-
-    def among(self, pointers: Iterable[str]) -> Iterator[list[str]]:
-        """Yield the components of these schemas."""
-        for pointer in pointers:
-            if pointer not in self._index:
-                yield from self._reached_from(pointer)
-
-    def _reached_from(self, start: str) -> Iterator[list[str]]:
-        index, low = self._index, self._low
-        work = [self._enter(start)]
-        while work:
-            pointer, targets = work[-1]
-            for target in targets:
-                if target not in index:
-                    work.append(self._enter(target))
-                    break
-                if target in self._waiting:
-                    low[pointer] = min(low[pointer], index[target])
-            else:
-                work.pop()
-                if work:
-                    low[work[-1][0]] = min(low[work[-1][0]], low[pointer])
-                if low[pointer] == index[pointer]:
-                    yield self._leave(pointer)
-
-    def _enter(self, pointer: str) -> tuple[str, Iterator[str]]:
-        self._index[pointer] = self._low[pointer] = len(self._index)
-        self._stack.append(pointer)
-        self._waiting.add(pointer)
-        return pointer, iter(self._links[pointer])
-
-    def _leave(self, pointer: str) -> list[str]:
-        position = self._stack.index(pointer)
-        component = self._stack[position:]
-        del self._stack[position:]
-        self._waiting.difference_update(component)
-        return component
 
 
 def _digest(content: bytes, *targets: str) -> str:

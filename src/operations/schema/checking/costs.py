@@ -6,7 +6,7 @@ level of a chain, even for small values. The engine cannot be stopped, so the co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
@@ -17,6 +17,7 @@ from operations.schema.dialects.traversal import (
     UNEVALUATED,
     Bounds,
     Definition,
+    components,
 )
 
 AFFORDABLE = 4096
@@ -116,7 +117,7 @@ class Costs:
         self._known: dict[str, _Visits] = {}
         self._schemas: dict[int, int] = {}
         self._definitions = definitions
-        for group in _components(self._definitions, measured=True):
+        for group in components(("#",), self._unmeasured):
             self._measure(group)
 
     def of(self, schema: Any) -> int:
@@ -150,17 +151,21 @@ class Costs:
         self._estimate_all()
         return max(self._schemas.values(), default=0) <= limit
 
-    def _measure(self, group: Mapping[str, Definition]) -> None:
+    def _unmeasured(self, pointer: str) -> list[str]:
+        """Return the definitions without bounds that a definition refers to."""
+        return [target for target in self._definitions[pointer].targets if self._definitions[target].bounds is None]
+
+    def _measure(self, group: Sequence[str]) -> None:
         """Compute the bounds of definitions that refer to each other, or of a single definition.
 
         The height of a cycle includes one tenth of the depth of each definition.
         """
-        walks = {pointer: _Walk(definition.schema, self._bounds_of) for pointer, definition in group.items()}
+        walks = {pointer: _Walk(self._definitions[pointer].schema, self._bounds_of) for pointer in group}
         height = max(walk.height for walk in walks.values())
         if len(group) > 1:
             height += sum(walk.depth for walk in walks.values()) // _CYCLE_SHARE
         for pointer, walk in walks.items():
-            group[pointer].bounds = Bounds(height, walk.visits, walk.schemas)
+            self._definitions[pointer].bounds = Bounds(height, walk.visits, walk.schemas)
 
     def _bounds_of(self, pointer: str) -> Bounds:
         """Return the bounds of a definition; unlimited visits if they are not computed yet, as within a cycle."""
@@ -168,15 +173,15 @@ class Costs:
 
     def _estimate_all(self) -> None:
         if not self._known:
-            for group in _components(self._definitions):
+            for group in components(("#",), lambda pointer: self._definitions[pointer].targets):
                 self._estimate(group)
 
-    def _estimate(self, group: Mapping[str, Definition]) -> None:
+    def _estimate(self, group: Sequence[str]) -> None:
         """Estimate the cost of definitions that refer to each other, or of a single definition."""
         cycle = frozenset(group)
         entries: set[str] = set()
         edge = 1
-        if any(cycle & definition.targets for definition in group.values()):
+        if any(cycle & self._definitions[pointer].targets for pointer in group):
             edge = self._edge(cycle, entries)
         last = _Pass(1, edge, cycle, {}, entries)
         for pointer in cycle:
@@ -307,38 +312,3 @@ def _children(keyword: str, value: Any) -> Iterable[Any]:
         children: Iterable[Any] = value.values()
         return children
     return value if keyword in SCHEMA_LISTS else (value,)
-
-
-def _components(definitions: Mapping[str, Definition], *, measured: bool = False) -> Iterator[dict[str, Definition]]:
-    """Yield groups of definitions that refer to each other, dependencies first (Tarjan's algorithm).
-
-    With `measured`, definitions whose bounds are known are left out.
-    """
-    order: dict[str, int] = {}
-    low: dict[str, int] = {}
-    opened: dict[str, None] = {}
-    walk: list[tuple[str, Iterator[str]]] = []
-
-    def enter(pointer: str) -> None:
-        order[pointer] = low[pointer] = len(order)
-        opened[pointer] = None
-        walk.append((pointer, iter(definitions[pointer].targets)))
-
-    enter("#")
-    while walk:
-        pointer, targets = walk[-1]
-        target = next(targets, None)
-        if target is None:
-            walk.pop()
-            if walk:
-                low[walk[-1][0]] = min(low[walk[-1][0]], low[pointer])
-            if low[pointer] == order[pointer]:
-                group = {}
-                while pointer in opened:
-                    last = opened.popitem()[0]
-                    group[last] = definitions[last]
-                yield group
-        elif target in opened:
-            low[pointer] = min(low[pointer], order[target])
-        elif target not in order and target in definitions and not (measured and definitions[target].bounds):
-            enter(target)

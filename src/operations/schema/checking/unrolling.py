@@ -6,14 +6,21 @@ the depth and uses the recursive form.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jsonschema_rs
 
 from operations.schema.checking.compiling import compiled_form
 from operations.schema.checking.costs import Costs
-from operations.schema.dialects.traversal import Definition, definitions_of, native_form, schemas_in, targets_of
+from operations.schema.dialects.traversal import (
+    Definition,
+    components,
+    definitions_of,
+    native_form,
+    schemas_in,
+    targets_of,
+)
 
 _LEVELS = 24
 _MAX_SCHEMAS = 150
@@ -23,7 +30,8 @@ _NEGATING = ("not", "if", "oneOf", "contains", "propertyNames")
 def unrolled(definitions: Mapping[str, Definition]) -> dict[str, Any] | None:
     """Return a document with its cycles unrolled; None if the result would be large or accept invalid values."""
     edges = {pointer: definition.targets for pointer, definition in definitions.items()}
-    cyclic = {pointer for pointer in definitions if pointer in _reachable(edges[pointer], edges)}
+    groups = components(definitions, edges.__getitem__)
+    cyclic = {pointer for group in groups for pointer in group if len(group) > 1 or pointer in edges[pointer]}
     size = sum(1 for pointer in cyclic for _ in schemas_in(definitions[pointer].schema, ()))
     if not cyclic or size > _MAX_SCHEMAS or any(_negates(definition.schema) for definition in definitions.values()):
         return None
@@ -80,14 +88,3 @@ def _negates(schema: Any) -> bool:
     nodes = schemas_in(schema, ()) if isinstance(schema, dict) else ()
     negated = (node[keyword] for node in nodes for keyword in _NEGATING if keyword in node)
     return any(targets_of({"allOf": part} if isinstance(part, list) else part) for part in negated)
-
-
-def _reachable(start: Iterable[str], edges: Mapping[str, Iterable[str]]) -> set[str]:
-    seen: set[str] = set()
-    pending = list(start)
-    while pending:
-        pointer = pending.pop()
-        if pointer not in seen:
-            seen.add(pointer)
-            pending += edges.get(pointer, ())
-    return seen

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -229,6 +229,36 @@ class Definition:
                 below = _native_children(schema, depth)
                 pending += [(child, f"{place}/{step}", depth + 1) for child, step in below]
         return places
+
+
+def components(starts: Iterable[str], targets: Callable[[str], Iterable[str]]) -> Iterator[list[str]]:
+    """Yield groups of definitions that refer to each other, each after those it refers to (Tarjan's algorithm).
+
+    The definitions are those in `starts` and all that they refer to; `targets` returns what one definition refers to.
+    """
+    order = {"": 0}
+    low = {"": 0}
+    opened: dict[str, None] = {}
+    walk = [("", iter(starts))]
+    while True:
+        pointer, rest = walk[-1]
+        target = next(rest, None)
+        if target is None:
+            walk.pop()
+            if not walk:
+                return
+            low[walk[-1][0]] = min(low[walk[-1][0]], low[pointer])
+            if low[pointer] == order[pointer]:
+                group = []
+                while pointer in opened:
+                    group.append(opened.popitem()[0])
+                yield group
+        elif target in opened:
+            low[pointer] = min(low[pointer], order[target])
+        elif target not in order:
+            order[target] = low[target] = len(order)
+            opened[target] = None
+            walk.append((target, iter(targets(target))))
 
 
 def is_marked(schema: Mapping[str, Any]) -> bool:
