@@ -109,7 +109,7 @@ class Schema:
     def normalise(self, value: Any, policy: Policy = "cast") -> tuple[Any, Sequence[Problem]]:
         """Return `value` normalised by `policy`, and the remaining problems; `total` adds one for each replaced value.
 
-        No value makes it raise, not even under `strict`. The input is never changed; parts that are already normal are shared.
+        No value makes it raise, not even under `strict`. The input is never changed; normal parts are shared.
         """
         result: tuple[Any, Sequence[Problem]] = self._casts[0](value, policy)
         return result
