@@ -8,13 +8,14 @@ import functools
 import json
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from tests.ports import free_ports
 
 STARTED_WITHIN = 20.0
 MAX_PAYLOAD = 16 << 20
@@ -27,15 +28,6 @@ def binary() -> str:
     if found is None:
         raise RuntimeError("no nats-server is installed: run `make test`, or put one on PATH")
     return found
-
-
-def free_ports(count: int) -> list[int]:
-    """Free ports."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 class NatsServer:

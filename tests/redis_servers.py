@@ -21,6 +21,8 @@ from typing import Any
 
 import hiredis
 
+from tests.ports import free_ports
+
 
 def find_server(engine: str) -> str:
     """Return the path of an engine's server; a missing one fails the tests that need it."""
@@ -36,22 +38,12 @@ def find_server(engine: str) -> str:
     return path
 
 
-def free_port() -> int:
-    """A free port whose cluster port is free as well."""
-    while True:
-        with socket.socket() as probe, contextlib.suppress(OSError, OverflowError), socket.socket() as bus:
-            probe.bind(("127.0.0.1", 0))
-            port: int = probe.getsockname()[1]
-            bus.bind(("127.0.0.1", port + 10_000))
-            return port
-
-
 class Server:
     """One server process that can be killed, frozen and started again on the same port."""
 
     def __init__(self, engine: str = "redis", *arguments: str, port: int | None = None) -> None:
         self.engine = engine
-        self.port = port or free_port()
+        self.port = port or free_ports(1, offset=10_000)[0]
         self.folder = tempfile.mkdtemp(prefix="operations-redis-")
         self._arguments = arguments
         self._process: subprocess.Popen[bytes] | None = None

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.driving import Terminal
+from tests.ports import free_ports
 from tests.test_docs import SERVERS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -147,18 +147,9 @@ def settled(text: str) -> str:
     return text.strip()
 
 
-def free_ports(count: int) -> list[str]:
-    """Free ports of the loopback."""
-    free = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [str(each.getsockname()[1]) for each in free]
-    for each in free:
-        each.close()
-    return ports
-
-
 @pytest.fixture
 def reader(tmp_path: Path) -> Iterator[Reader]:
-    person = Reader(tmp_path, dict(zip(PORTS, free_ports(len(PORTS)), strict=True)))
+    person = Reader(tmp_path, dict(zip(PORTS, map(str, free_ports(len(PORTS))), strict=True)))
     yield person
     person.close()
 

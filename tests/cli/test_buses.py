@@ -14,7 +14,8 @@ from operations.cli.failures import CommandError
 from operations.config.settings import TransportSettings
 from tests.cli.driving import Project
 from tests.cli.test_processes import line_with, running
-from tests.nats_server import NatsServer, free_ports
+from tests.nats_server import NatsServer
+from tests.ports import free_ports
 from tests.redis_servers import Server, shared_cluster
 
 pytestmark = pytest.mark.slow

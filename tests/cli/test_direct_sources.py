@@ -380,7 +380,7 @@ def test_a_server_is_used_without_a_configuration(tmp_path: Path, kind: str) -> 
     if kind == "stdio":
         check_direct(project, f"{sys.executable} {script}")
         return
-    from tests.nats_server import free_ports
+    from tests.ports import free_ports
 
     (port,) = free_ports(1)
     with project.start(str(script), str(port), program=sys.executable) as server:

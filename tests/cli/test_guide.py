@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.driving import Project
+from tests.ports import free_port
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent.parent
@@ -84,17 +84,10 @@ def test_the_pages_show_the_output_of_a_terminal(block: str, quickstart: Project
 
 def test_the_hub_commands_of_the_page_work(quickstart: Project) -> None:
     (script,) = (each for each in re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(), re.M | re.S) if "ops hub" in each)
-    script = script.replace("8700", free_port())
+    script = script.replace("8700", str(free_port()))
     done = quickstart.run("-c", f"{script}\ncode=$?; kill $(jobs -p); wait; exit $code", program=["bash"])
     assert done.code == 0, done.err
     assert done.out == '{"item":"tea","count":1,"total":2.5}\n'
-
-
-def free_port() -> str:
-    """A free port of the loopback."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return str(free.getsockname()[1])
 
 
 def test_the_tour_of_make_run_succeeds() -> None:
@@ -134,7 +127,7 @@ def test_the_commands_that_the_tour_suggests_work(quickstart: Project, tmp_path:
     text = (ROOT / "examples" / "quickstart" / "tour.py").read_text()
     commands = re.findall(r'\("(ops [^"]*)", "', text.partition("def show_next")[2])
     assert len(commands) >= 5
-    port = free_port()
+    port = str(free_port())
     for command in commands:
         if command == "ops serve":
             serve_once(quickstart)

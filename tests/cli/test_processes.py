@@ -21,7 +21,7 @@ from operations.cli.main import main
 from tests.certificates import make_certificate
 from tests.cli.conftest import OTHER
 from tests.cli.driving import Project
-from tests.nats_server import free_ports
+from tests.ports import free_ports
 
 pytestmark = pytest.mark.slow
 TOKEN = {"OPERATIONS_TOKEN": "a-secret-of-the-test"}

@@ -16,8 +16,8 @@ import pytest
 
 from tests.cli.driving import Project
 from tests.cli.test_processes import TOKEN, fetched, line_with, running
+from tests.ports import free_port
 from tests.redis_servers import shared_server
-from tests.sources.mcp.peers import free_port
 
 pytestmark = pytest.mark.slow
 WHO = """

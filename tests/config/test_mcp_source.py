@@ -28,7 +28,7 @@ from operations.config import load_config, open_workspace
 from operations.config.mcp_source import Consent
 from tests.asgi_server import serving
 from tests.config.files import problems, write
-from tests.sources.mcp.peers import free_port
+from tests.ports import free_port
 
 
 class Authorisations:

@@ -17,7 +17,8 @@ from operations.pubsub.connection_errors import UNTRUSTED, WRONG_PROTOCOL, plain
 from operations.pubsub.redis import RedisTransport
 from operations.testing import error_of
 from tests.contracts.buses import TOKENS
-from tests.nats_server import free_ports, nats_server, shared_server
+from tests.nats_server import nats_server, shared_server
+from tests.ports import free_ports
 from tests.pubsub.nats.security import Certificates
 from tests.pubsub.test_redis import tls_proxy
 from tests.redis_servers import shared_server as shared_redis

@@ -17,8 +17,8 @@ from operations.testing import error_of, stub_operation
 from tests.asgi_server import serving
 from tests.contracts.buses import BUSES
 from tests.jobs.places import PLACES, open_place
+from tests.ports import free_port
 from tests.sources.mcp.modern_server import modern_server
-from tests.sources.mcp.peers import free_port
 from tests.telemetry.spans import path_of, spans_in_memory
 from tests.waiting import until
 

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple, Protocol
 
 from tests.calls.proxy import Proxy
-from tests.nats_server import free_ports
+from tests.ports import free_ports
 
 _SUBNET = "10.83.0"
 _SIDES = ("left", "right")

@@ -23,7 +23,8 @@ from operations.pubsub import Transport
 from tests.calls.faults.programs import CONCURRENCY, named, open_end
 from tests.calls.history import SCALE, History
 from tests.calls.proxy import Proxy
-from tests.nats_server import NatsServer, free_ports
+from tests.nats_server import NatsServer
+from tests.ports import free_ports
 from tests.redis_servers import Server
 
 HEARTBEAT = 0.2 * SCALE

@@ -18,7 +18,7 @@ from tests import nats_server, redis_servers
 from tests.calls.faults.hosts import Cluster, Network, can_make_namespaces, cluster_of_three, four_hosts
 from tests.calls.faults.stages import HEARTBEAT, JournaledHistory
 from tests.calls.history import SCALE
-from tests.nats_server import free_ports
+from tests.ports import free_ports
 
 CALL_SECONDS = 12 * HEARTBEAT
 WITHIN = 15 * SCALE

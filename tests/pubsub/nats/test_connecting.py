@@ -16,7 +16,8 @@ from operations.pubsub.connection_errors import UNTRUSTED
 from operations.pubsub.nats import NatsTransport, connect
 from operations.pubsub.nats.credentials import NKey, read_credentials, read_seed
 from operations.pubsub.nats.servers import NatsServer, NatsServers, read_settings
-from tests.nats_server import free_ports, nats_cluster, nats_server, shared_server
+from tests.nats_server import nats_cluster, nats_server, shared_server
+from tests.ports import free_ports
 from tests.pubsub.nats.security import Certificates, Signer, write_credentials
 from tests.receiving import into
 from tests.waiting import until

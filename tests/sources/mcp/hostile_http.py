@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from tests.sources.mcp.peers import free_port
+from tests.ports import free_port
 
 READ = {"annotations": {"readOnlyHint": True}}
 NAMES = "echo add cut cut_once cut_json big hang status not_json html accepted headers endless nested"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import socket
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 from operations.sources.mcp import MCPClientConfig
+from tests.ports import free_port
 
 HERE = Path(__file__).parent
 NODE = HERE.parents[1] / "node" / "node_modules" / ".bin"
@@ -34,13 +34,6 @@ def hostile(mode: str = "tools", directory: Path | None = None, **options: Any) 
 
 def everything(**options: Any) -> MCPClientConfig:
     return MCPClientConfig(command=node_server("mcp-server-everything"), args=["stdio"], **options)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextlib.asynccontextmanager

@@ -14,8 +14,8 @@ import pytest
 from operations import ErrorCode, OperationContext, OperationRegistry
 from operations.sources.mcp import MCPClient, MCPClientConfig, MCPClientState, create_mcp_client
 from operations.testing import error_of
+from tests.ports import free_port
 from tests.sources.mcp.hostile_http import HostileServer, hostile_server
-from tests.sources.mcp.peers import free_port
 from tests.waiting import until
 
 

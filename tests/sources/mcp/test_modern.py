@@ -15,8 +15,9 @@ import pytest
 from operations import ErrorCode, OperationRegistry
 from operations.sources.mcp import MCPClientConfig, MCPServerRequest, create_mcp_client, is_progress
 from operations.testing import error_of
+from tests.ports import free_port
 from tests.sources.mcp.modern_server import SCRIPT, ModernServer, modern_server
-from tests.sources.mcp.peers import free_port, hostile
+from tests.sources.mcp.peers import hostile
 from tests.waiting import until
 
 

@@ -15,7 +15,8 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp import ClientSession, StdioServerParameters
 from operations import MCPResponseMeta, OperationRegistry, operation
 from operations.sources.mcp import MCPClient, MCPClientConfig, MCPServerRequest, create_mcp_client
-from tests.sources.mcp.peers import everything, everything_over_http, free_port, node_server
+from tests.ports import free_port
+from tests.sources.mcp.peers import everything, everything_over_http, node_server
 from tests.waiting import until
 
 CALLS: dict[str, dict[str, Any]] = {

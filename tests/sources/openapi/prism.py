@@ -16,7 +16,6 @@ import asyncio
 import json
 import logging
 import re
-import socket
 import subprocess
 import sys
 import tarfile
@@ -38,6 +37,7 @@ from operations.sources.openapi.documents import Documents, read_document
 from operations.sources.openapi.template import security_schemes
 from operations.spec import Operation
 from tests.node_peers import npm_binary
+from tests.ports import free_port
 from tests.sources.openapi.inputs import fitting_input, full_input
 from tests.sources.openapi.prism_excuses import Rejection, excuse_of
 
@@ -95,12 +95,6 @@ class Report(msgspec.Struct):
             if excuse_of(rejection) is None:
                 left[rejection.cause].append(f"{rejection.place} [{rejection.kind}]")
         return left
-
-
-def free_port() -> int:
-    """Return a port that nothing listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 class NotLoadedError(Exception):
