@@ -276,7 +276,7 @@ async def test_a_burst_is_shared_by_all_waiting_workers(server: Server, prefix: 
     assert min(len(one), len(two)) >= 20
 
 
-async def test_one_worker_takes_from_many_queues(server: Server, prefix: str) -> None:
+async def test_one_worker_takes_from_many_queues_on_one_connection(server: Server, prefix: str) -> None:
     taken: list[bytes] = []
     async with RedisTransport(server.url, prefix=prefix) as worker, RedisTransport(server.url, prefix=prefix) as caller:
         for number in range(20):
@@ -286,6 +286,8 @@ async def test_one_worker_takes_from_many_queues(server: Server, prefix: str) ->
             for count in range(50):
                 caller.send(f"work.space{number}", b"%d-%d" % (number, count), pytest.fail)
         await until(lambda: len(taken) == 1_000)
+        clients = server.command("CLIENT", "LIST").decode()
+        assert clients.count(f" name={worker.peer} ") == 2  # the main connection, and one for blocking commands
 
 
 async def test_a_server_that_forgot_the_scripts_is_sent_them_again(server: Server, prefix: str) -> None:

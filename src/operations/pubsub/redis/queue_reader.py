@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from operations.pubsub.framing import QUICK_SECONDS, split
@@ -84,10 +84,10 @@ class QueueReader:
         """The requests that were taken and are not handled yet, with the keys of their queues."""
         self._stopped: asyncio.Future[None] | None = None
 
-    def add(self, key: bytes) -> None:
-        """Take from one more queue."""
+    def add(self, keys: Iterable[bytes]) -> None:
+        """Take from more queues."""
         self.unblock()
-        self.keys.append(key)
+        self.keys += keys
         self.ask()
 
     def unblock(self) -> None:

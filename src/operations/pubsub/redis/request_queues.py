@@ -58,6 +58,8 @@ class RequestQueues:
         self._left: dict[str, Receive] = {}
         self._arrivals: dict[bytes, Arrival] = {}
         self._readers: dict[int, QueueReader] = {}
+        self._opening: set[int] = set()
+        """The slots whose readers were opened, or are being opened, in this epoch."""
         self._shared: set[bytes] = set()
         self._took: dict[bytes, int] = {}
         self.backlogged: set[str] = set()
@@ -92,6 +94,7 @@ class RequestQueues:
         """Forget the readers and the backlog, after the connection is lost."""
         self._is_refused = False
         self._readers.clear()
+        self._opening.clear()
         self._took.clear()
         self.backlogged.clear()
 
@@ -105,7 +108,7 @@ class RequestQueues:
         self._left.pop(address, None)
         PUSH.load(epoch.connection_for(self._bus.keys.of_namespace(address).queue))
         self._register(epoch, address, joined)
-        self._bus.spawn(self._take_from(epoch, address))
+        self._take_from(epoch, address)
 
     async def close(self) -> None:
         """Stop taking requests. A request that still arrives is queued for another worker, or refused."""
@@ -164,29 +167,39 @@ class RequestQueues:
         else:
             self.backlogged.discard(address)
 
-    async def _take_from(self, epoch: ConnectionEpoch, address: str) -> None:
-        """Add a queue to its reader, and start the reader if necessary.
+    def _take_from(self, epoch: ConnectionEpoch, address: str) -> None:
+        """Add a queue to its reader; open the reader if it is missing, unless it is being opened.
 
         One reader takes from all queues; in a cluster, each slot has a reader for its queues.
         """
         queue = self._bus.keys.of_namespace(address).queue
         slot = epoch.topology.slot(queue)
-        if slot not in self._readers:
-            try:
-                connection = await epoch.open_blocking(queue)
-            except (OSError, CallError) as error:
-                epoch.end(str(error) or type(error).__name__)
-                return
-            if epoch is not self._bus.epoch:
-                return
-            if slot not in self._readers:
-                self._readers[slot] = QueueReader(
-                    connection, epoch, self._bus, taken=self._taken, refused=self._note_refusal
-                )
+        if slot in self._readers:
+            self._add_to_reader(slot, [queue])
+        elif slot not in self._opening:
+            self._opening.add(slot)
+            self._bus.spawn(self._open_reader(epoch, slot, queue))
+
+    async def _open_reader(self, epoch: ConnectionEpoch, slot: int, queue: bytes) -> None:
+        """Open the reader of a slot, and add all queues that were joined meanwhile."""
+        try:
+            connection = await epoch.open_blocking(queue)
+        except (OSError, CallError) as error:
+            epoch.end(str(error) or type(error).__name__)
+            return
+        if epoch is self._bus.epoch:
+            self._readers[slot] = QueueReader(
+                connection, epoch, self._bus, taken=self._taken, refused=self._note_refusal
+            )
+            queues = [self._bus.keys.of_namespace(address).queue for address in self._receivers]
+            self._add_to_reader(slot, [each for each in queues if epoch.topology.slot(each) == slot])
+
+    def _add_to_reader(self, slot: int, queues: list[bytes]) -> None:
         reader = self._readers[slot]
-        if address in self._receivers and queue not in reader.keys:
-            reader.is_alone = reader.is_alone and queue not in self._shared
-            reader.add(queue)
+        new = [queue for queue in queues if queue not in reader.keys]
+        if new:
+            reader.is_alone = reader.is_alone and self._shared.isdisjoint(new)
+            reader.add(new)
 
     def _note_refusal(self, reason: str) -> None:
         """Deregister this peer: the server does not allow it to take requests."""
