@@ -17,10 +17,12 @@ import pytest
 from operations import CallError, ErrorCode, OperationContext, OperationRegistry, operation
 from operations.calls import CallHandler, PendingRequestMap, from_call
 from operations.jobs import Jobs
-from operations.pubsub import Delivery, Stores
+from operations.pubsub import Delivery, Record, Stores
 from operations.pubsub.memory import MemoryTransport
 from operations.pubsub.nats import NatsTransport, connect
 from operations.pubsub.nats.durable_queues import NatsDelivery
+from operations.pubsub.nats.records import NatsRecords
+from operations.pubsub.nats.wire import NatsMessage
 from operations.testing import error_of
 from tests.nats_server import NatsServer, nats_server, shared_server
 from tests.waiting import stays, until
@@ -356,3 +358,44 @@ async def test_a_message_whose_dead_letter_is_lost_with_the_connection_is_delive
     assert (deliveries[1].message, deliveries[1].is_redelivered) == (b"a message", True)
     deliveries[1].done()
     stop()
+
+
+async def _add_records(records: NatsRecords, owners: str) -> list[str]:
+    """Write a record for each owner; an owner is one letter. Return the keys of the records."""
+    assert await records.jetstream.make("records") is None
+    keys = [f"{owner * 16}{number:08}" for number, owner in enumerate(owners)]
+    for key in keys:
+        await records.create("queue.mail", Record(key=key, value=key.encode(), seconds=60))
+    return keys
+
+
+@pytest.mark.parametrize("together", [1, 4, 1_000])
+async def test_the_newest_records_are_listed(post: Post, monkeypatch: pytest.MonkeyPatch, together: int) -> None:
+    monkeypatch.setattr("operations.pubsub.nats.records._LISTED_TOGETHER", together)
+    records = (await post.end()).optional(NatsRecords)
+    assert records is not None
+    assert await records.list_records(None, 5) == []
+    keys = await _add_records(records, "abab" * 10 + "a" * 20)
+    await records.end_record("queue.mail", Record(key=keys[0], value=keys[0].encode(), seconds=60))
+    written = [*keys[1:], keys[0]]
+    for owner in (None, "a" * 16, "b" * 16):
+        owned = [key for key in written if key.startswith(owner or "")]
+        for most in (0, 1, 7, len(owned) - 1, len(owned), 100):
+            listed = await records.list_records(owner, most)
+            assert listed == [("queue.mail", key, key.encode()) for key in owned[max(0, len(owned) - most) :]]
+
+
+async def test_an_error_of_the_storage_does_not_mean_that_a_record_is_missing(
+    post: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = (await post.end()).optional(NatsRecords)
+    assert records is not None
+    (key,) = await _add_records(records, "a")
+    assert await records.read_record("queue.mail", key) == (key.encode(), b"")
+    assert await records.read_record("queue.mail", f"{'b' * 16}0") is None
+
+    async def fetch(subject: bytes, data: bytes) -> NatsMessage:
+        return NatsMessage(subject, None, 408, b"NATS/1.0 408 Bad Request\r\n", b"")
+
+    monkeypatch.setattr(records.jetstream, "fetch", fetch)
+    assert (await error_of(records.read_record("queue.mail", key))).code is ErrorCode.UNAVAILABLE

@@ -51,6 +51,13 @@ class JetStreamError(msgspec.Struct, frozen=True):
     description: str = ""
 
 
+class StreamState(msgspec.Struct, frozen=True):
+    """The state of a stream."""
+
+    last_seq: int = 0
+    """The sequence number of its last message."""
+
+
 class JetStreamReply(msgspec.Struct, frozen=True):
     """A response of JetStream."""
 
@@ -62,6 +69,7 @@ class JetStreamReply(msgspec.Struct, frozen=True):
     """Number of messages that the created consumer has to deliver."""
     total: int = 0
     """Number of subjects of a stream that match the filter."""
+    state: StreamState = StreamState()
 
 
 StreamKind = Literal["queues", "keys", "records"]

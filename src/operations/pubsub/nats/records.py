@@ -6,8 +6,10 @@ import asyncio
 import base64
 import os
 import time
+from collections import deque
 from collections.abc import Callable
 from hashlib import blake2b
+from typing import Any
 
 import msgspec
 
@@ -27,6 +29,8 @@ _FINAL = b"Operations-Final"
 """The header of a record whose message was handled, deleted or dead-lettered."""
 _WRONG_SEQUENCE = 10_071
 """The code of JetStream's error if a record was changed since it was read."""
+_NO_MESSAGE = 404
+"""The status with which JetStream responds if there is no record."""
 _LISTED_TOGETHER = 1_000
 """Largest number of records that one request lists."""
 _COUNTED_SECONDS = 10.0
@@ -93,13 +97,9 @@ class NatsRecords(KeepsRecords):
         return time.monotonic() - counted_at >= _COUNTED_SECONDS or 0 < record.most <= count
 
     async def _count(self, owner: str) -> None:
-        answer = await self.jetstream.ask(
-            f"STREAM.INFO.{self.jetstream.record_stream}",
-            # With this offset, the response contains the number of subjects, but no subjects.
-            {"subjects_filter": f"{self._subjects.prefix}.record.{owner}.>", "offset": _BEYOND_ALL},
-        )
-        if answer.error is not None:
-            raise _unreachable(answer.error.description)
+        # With this offset, the response contains the number of subjects, but no subjects.
+        options = {"subjects_filter": f"{self._subjects.prefix}.record.{owner}.>", "offset": _BEYOND_ALL}
+        answer = await self._ask("STREAM.INFO", options)
         if len(self._counts) >= _MOST_COUNTED:
             self._counts.clear()
         self._counts[owner] = time.monotonic(), answer.total
@@ -127,8 +127,10 @@ class NatsRecords(KeepsRecords):
         )
         if not isinstance(reply, NatsMessage):
             raise _unreachable(reply)
-        if reply.status is not None:
+        if reply.status == _NO_MESSAGE:
             return None
+        if reply.status is not None:
+            raise _unreachable(f"JetStream responded with status {reply.status}")
         sequence = header_of(reply.headers, b"Nats-Sequence")
         number = int(sequence) if sequence.isdigit() else 0
         is_final, link = bool(header_of(reply.headers, _FINAL)), header_of(reply.headers, _LINK)
@@ -184,31 +186,63 @@ class NatsRecords(KeepsRecords):
         return answer.error is None
 
     async def list_records(self, owner: str | None, most: int) -> list[tuple[str, str, bytes]]:
-        """Return the address, key and value of at most `most` records: those of `owner`, or all if `owner` is None."""
+        """Return the address, key and value of the `most` records that were written last: those of `owner`, or all."""
         await self._make_stream()
         prefix = self._subjects.prefix
+        consumer = await self._consume(f"{prefix}.record.>" if owner is None else f"{prefix}.record.{owner}.>", most)
+        newest: deque[NatsMessage] = deque(maxlen=most)
+        left = consumer.num_pending
+        while left > 0:
+            fetched = await self._fetch(consumer.name, min(left, _LISTED_TOGETHER))
+            newest += fetched
+            left = left - len(fetched) if fetched else 0
+        self._delete(consumer)
+        return [(*self._subjects.read_record(each.subject), _read_value(each.headers)) for each in newest]
+
+    async def _consume(self, subjects: str, most: int) -> JetStreamReply:
+        """Create a consumer that delivers the `most` last messages of `subjects`, after few earlier ones.
+
+        A consumer begins at a sequence number of the stream. A binary search finds a number for which at most
+        `_LISTED_TOGETHER` earlier messages are delivered.
+        """
+        consumer = await self._consume_from(subjects, 1)
+        if consumer.num_pending <= most + _LISTED_TOGETHER:
+            return consumer
+        start, end = 1, (await self._ask("STREAM.INFO", {})).state.last_seq + 1
+        while consumer.num_pending > most + _LISTED_TOGETHER and end - start > 1:
+            middle = (start + end) // 2
+            other = await self._consume_from(subjects, middle)
+            if other.num_pending < most:
+                end = middle
+            else:
+                start, consumer, other = middle, other, consumer
+            self._delete(other)
+        return consumer
+
+    async def _consume_from(self, subjects: str, sequence: int) -> JetStreamReply:
         config = {
             "ack_policy": "none",
-            "deliver_policy": "all",
-            "filter_subject": f"{prefix}.record.>" if owner is None else f"{prefix}.record.{owner}.>",
+            "deliver_policy": "by_start_sequence",
+            "opt_start_seq": sequence,
+            "filter_subject": subjects,
             "inactive_threshold": 10 * SECOND,
             "mem_storage": True,
             "headers_only": True,
         }
+        return await self._ask("CONSUMER.CREATE", {"stream_name": self.jetstream.record_stream, "config": config})
+
+    def _delete(self, consumer: JetStreamReply) -> None:
         stream = self.jetstream.record_stream
-        answer = await self.jetstream.ask(f"CONSUMER.CREATE.{stream}", {"stream_name": stream, "config": config})
+        _ = self.jetstream.spawn(self.jetstream.ask(f"CONSUMER.DELETE.{stream}.{consumer.name}", {}))
+
+    async def _ask(self, what: str, options: dict[str, Any]) -> JetStreamReply:
+        """Make a request about the stream of records; raise a CallError for an error."""
+        answer = await self.jetstream.ask(f"{what}.{self.jetstream.record_stream}", options)
         if answer.error is not None:
             raise _unreachable(answer.error.description)
-        found: list[tuple[str, str, bytes]] = []
-        left = min(most, answer.num_pending)
-        while left > 0:
-            fetched = await self._fetch(stream, answer.name, min(left, _LISTED_TOGETHER))
-            found += [(*self._subjects.read_record(each.subject), _read_value(each.headers)) for each in fetched]
-            left = left - len(fetched) if fetched else 0
-        _ = self.jetstream.spawn(self.jetstream.ask(f"CONSUMER.DELETE.{stream}.{answer.name}", {}))
-        return found
+        return answer
 
-    async def _fetch(self, stream: str, consumer: str, count: int) -> list[NatsMessage]:
+    async def _fetch(self, consumer: str, count: int) -> list[NatsMessage]:
         """Return the next messages of a consumer, at most `count`."""
         messages: list[NatsMessage] = []
         ended = asyncio.Event()
@@ -219,7 +253,7 @@ class NatsRecords(KeepsRecords):
             if message.status is not None or len(messages) >= count:
                 ended.set()
 
-        subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}".encode()
+        subject = f"$JS.API.CONSUMER.MSG.NEXT.{self.jetstream.record_stream}.{consumer}".encode()
         options = msgspec.json.encode({"batch": count, "no_wait": True})
         # Messages arrive with the subjects of their records, so they need a separate subscription.
         self._fetches += 1
