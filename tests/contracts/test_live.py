@@ -34,6 +34,22 @@ async def test_operations_unregistered_later_are_removed(serve: Serve, caller: P
         assert (await caller.call("shop.first")).data == 1
 
 
+async def test_an_imported_operation_that_the_program_replaced_is_kept(serve: Serve, bus: Bus) -> None:
+    handler = await serve(stub_operation("shop.first", returns=1))
+    async with from_call(await bus.end()) as remote:
+        await remote.ready("shop.first", timeout=10)
+        remote.registry.register(stub_operation("shop.first", returns=5), replace=True)
+        changed = stub_operation("shop.first", returns=2, description="changed")
+        handler.registry.register_all([changed, stub_operation("shop.second", returns=3)], replace=True)
+        await remote.ready("shop.second", timeout=10)
+        assert (await remote.registry.execute("shop.first")).data == 5
+        assert remote.ids == ["shop.second"]
+        remote.registry.unregister("shop.first")
+        handler.registry.register(stub_operation("shop.first", returns=4), replace=True)
+        await remote.ready("shop.first", timeout=10)
+        assert (await remote.registry.execute("shop.first")).data == 4
+
+
 async def test_a_change_in_another_thread_is_announced_too(serve: Serve, bus: Bus) -> None:
     handler = await serve(stub_operation("shop.first", returns=1))
     async with from_call(await bus.end()) as remote:

@@ -118,15 +118,18 @@ class RemoteOperations:
         )
 
     def _update(self, operation_id: str) -> None:
-        """Update one operation in the registry, unless it was registered there before it was offered."""
+        """Update one operation in the registry, unless the program registered another one there."""
         offered = next((each[operation_id] for each in self._offered.values() if operation_id in each), None)
         imported = self._imported.get(operation_id)
+        registered = self.registry.get_operation(operation_id)
         if offered is None:
             if imported is not None:
                 self._withdraw(operation_id)
-        elif imported is not None or operation_id not in self.registry:
+        elif registered is None or registered is imported:
             self.registry.register(offered, replace=True)
             self._imported[operation_id] = offered
+        else:
+            self._imported.pop(operation_id, None)
 
     def _withdraw(self, operation_id: str) -> None:
         imported = self._imported.pop(operation_id)
