@@ -91,13 +91,10 @@ def decode_json(data: bytes | bytearray | memoryview | str) -> Any:
         marked = has_json_marks(data) if isinstance(data, bytes) else "bytes" in data
         return _unmark(value) if marked else value
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CallError(ErrorCode.VALIDATION_ERROR, f"malformed JSON: {_reason(error)}") from None
+        reason = str(error).removeprefix("JSON is malformed: ")
+        raise CallError(ErrorCode.VALIDATION_ERROR, f"malformed JSON: {reason}") from None
     except RecursionError:
         raise CallError(ErrorCode.VALIDATION_ERROR, "malformed JSON: nested too deeply") from None
-
-
-def _reason(error: Exception) -> str:
-    return str(error).removeprefix("JSON is malformed: ")
 
 
 def mark_json(value: Any) -> Any:

@@ -62,7 +62,7 @@ def run(args: ParsedArguments) -> Any:
     elif args.schema:
         write_json({"input": input_schema.document, "output": output_schema.document})
     elif args.json:
-        write_json(_as_data(details))
+        write_json({**as_data(entry), **details.spec, "example": example})
     else:
         write_text("".join(f"{line}\n" for line in describe(details)))
     return OK
@@ -103,10 +103,6 @@ async def _show_curl(args: ParsedArguments, details: OperationDetails) -> int:
     command = curl_command(request)
     write_either(args, {"curl": command, "request": request}, command + "\n")
     return OK
-
-
-def _as_data(details: OperationDetails) -> dict[str, Any]:
-    return {**as_data(details.entry), **details.spec, "example": details.example}
 
 
 def describe(details: OperationDetails) -> Iterator[str]:

@@ -264,16 +264,13 @@ class Caster:
         if self._limit is None:
             return self._is_normal
         shallow = compiled_shallow(self._closed)
-        return shallow.is_valid if shallow is not None else self._is_normal_guarded
+        return shallow.is_valid if shallow is not None else lambda value: not too_deep(value) and self._is_normal(value)
 
     def _is_normal_foreign(self, value: Any) -> bool:
         try:
             return self._is_normal(value)
         except ValueError:
             return False
-
-    def _is_normal_guarded(self, value: Any) -> bool:
-        return not too_deep(value) and self._is_normal(value)
 
     @cached_attribute
     def _generated(self) -> tuple[Normaliser, Normaliser] | None:

@@ -320,7 +320,7 @@ def _numbers(node: Node, *, whole: bool) -> Iterator[int | float]:
     low, high = node.strictest("minimum"), node.strictest("maximum")
     above, below = node.strictest("exclusiveMinimum"), node.strictest("exclusiveMaximum")
     steps = [part["multipleOf"] for part in node.parts if "multipleOf" in part]
-    yield from (_whole(low), low) if low is not None and whole else (low if low is not None else 0,)
+    yield from (math.ceil(low), low) if low is not None and whole else (low if low is not None else 0,)
     yield 0
     starts = [bound for bound in (low, above, high, below) if bound is not None]
     for start in starts or [0]:
@@ -330,10 +330,6 @@ def _numbers(node: Node, *, whole: bool) -> Iterator[int | float]:
     bounds = [b for b in (low if above is None else above, high if below is None else below) if b is not None]
     if len(bounds) == 2:
         yield sum(bounds) / 2
-
-
-def _whole(number: int | float) -> int:
-    return math.ceil(number)
 
 
 def _around(start: int | float, steps: list[Any]) -> Iterator[int | float]:

@@ -176,7 +176,7 @@ class Writer:
 
     def _of_record(self, tp: Any) -> Document:
         cls = get_origin(tp) or tp
-        used = [member for member in members(tp) if self._is_used(member)]
+        used = [member for member in members(tp) if (member.settable if self.mode == "input" else member.readable)]
         config = getattr(cls, "__struct_config__", None)
         heading = {"title": getattr(cls, "__name__", type_name(tp))}
         if text := docstring(cls):
@@ -203,9 +203,6 @@ class Writer:
         if config.tag is not None:
             documents, least = [{"enum": [config.tag]}, *documents], least + 1
         return {"type": "array", "prefixItems": documents, "minItems": least}
-
-    def _is_used(self, member: ClassField) -> bool:
-        return member.settable if self.mode == "input" else member.readable
 
     def _of_member(self, member: ClassField) -> Document:
         return with_default(self.describe(member.type), member.default, member.factory)

@@ -95,7 +95,10 @@ class Exchange:
                 if delay is None:
                     return sent
                 await sent.close()
-                failed = _status_error(sent.response.status)
+                status = sent.response.status
+                failed = CallError(
+                    ErrorCode.EXECUTION_ERROR, f"the server responded with {status}", {"statusCode": status}
+                )
             if (observed := current_observed_call()) is not None:
                 observed.retried(attempt, failed, delay)
             await asyncio.sleep(delay)
@@ -199,11 +202,6 @@ class Exchange:
         if outgoing.deadline is not None and time.monotonic() + delay >= outgoing.deadline:
             return None
         return delay
-
-
-def _status_error(status: int) -> CallError:
-    """Return the error for a retried status, for observers."""
-    return CallError(ErrorCode.EXECUTION_ERROR, f"the server responded with {status}", {"statusCode": status})
 
 
 def _retry_after(value: str) -> float | None:
