@@ -237,6 +237,9 @@ def test_a_union_with_anything_is_unknown() -> None:
         (Annotated[int, object(), {"a": 1}], INTEGER),
         (Annotated[Annotated[int, at.Ge(1)], at.Le(3)], {**INTEGER, "minimum": 1, "maximum": 3}),
         (Annotated[int, pydantic.Field(ge=1, description="d")], {**INTEGER, "minimum": 1, "description": "d"}),
+        (Annotated[int, pydantic.Field(ge=1), "d"], {**INTEGER, "minimum": 1, "description": "d"}),
+        (Annotated[int, te.Doc("d"), pydantic.Field(ge=1)], {**INTEGER, "minimum": 1, "description": "d"}),
+        (Annotated[int, pydantic.Field(description="d"), "other"], {**INTEGER, "description": "d"}),
         (list[Annotated[int, at.Ge(1)]], {"type": "array", "items": {**INTEGER, "minimum": 1}}),
     ],
 )  # fmt: skip
@@ -247,6 +250,22 @@ def test_annotations(tp: Any, expected: Any) -> None:
 def test_pydantic_notes_on_a_type_that_pydantic_does_not_know() -> None:
     tp = Annotated[list[Shape], pydantic.Field(min_length=1, description="shapes")]
     assert {"minItems": 1, "description": "shapes"}.items() <= document(tp).items()
+
+
+def test_a_description_of_a_pydantic_model_as_a_field() -> None:
+    class Order(pydantic.BaseModel):
+        """An order."""
+
+        number: int
+
+    class Basket(msgspec.Struct):
+        order: Annotated[Order, "the last order"]
+        others: list[Annotated[Order, te.Doc("an earlier order")]]
+
+    properties = document(Basket)["properties"]
+    assert properties["order"] == {**document(Order), "description": "the last order"}
+    assert properties["others"]["items"] == {**document(Order), "description": "an earlier order"}
+    assert document(Annotated[Order, "the last order"]) == {**document(Order), "description": "the last order"}
 
 
 def test_enums_keep_their_order() -> None:

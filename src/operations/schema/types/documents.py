@@ -109,8 +109,12 @@ class Writer:
         adapter = pydantic_types.adapt(tp)
         if adapter is None:
             return None
-        document = pydantic_types.describe(adapter, self.mode)
-        return self.adopt(document)
+        document = self.adopt(pydantic_types.describe(adapter, self.mode))
+        # pydantic ignores descriptions in `Annotated` other than those of its own fields.
+        notes = unwrap_type(tp)[1]
+        if any(isinstance(getattr(note, "description", None), str) for note in notes):
+            return document
+        return annotate(document, [note for note in notes if isinstance(note, str) or hasattr(note, "documentation")])
 
     def _of_base(self, tp: Any) -> Document:
         if is_anything(tp):
