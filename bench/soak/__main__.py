@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-from tests.nats_server import NatsServer, free_ports
+from tests.nats_server import NatsServer
+from tests.ports import free_ports
 from tests.redis_servers import Server
 
 from bench.measure import save
