@@ -260,11 +260,11 @@ def test_a_description_of_a_pydantic_model_as_a_field() -> None:
 
     class Basket(msgspec.Struct):
         order: Annotated[Order, "the last order"]
-        others: list[Annotated[Order, te.Doc("an earlier order")]]
+        others: Annotated[list[Order], te.Doc("earlier orders")]
 
     properties = document(Basket)["properties"]
     assert properties["order"] == {**document(Order), "description": "the last order"}
-    assert properties["others"]["items"] == {**document(Order), "description": "an earlier order"}
+    assert properties["others"]["description"] == "earlier orders"
     assert document(Annotated[Order, "the last order"]) == {**document(Order), "description": "the last order"}
 
 
