@@ -386,6 +386,9 @@ async def test_a_timeout_and_a_cancellation_reach_the_running_call() -> None:
         "value = [0]\nfor _ in range(20):\n    value = [value] * 10",
         "value = ['x' * 1_000_000] * 1_000",
         "value = list(range(300_000))",
+        "value = [10 ** 4_000] * 20_000",  # each takes 0.4 ms to write
+        "value = [10 ** 600] * 20_000",
+        "value = {10 ** 4_000 + number: 0 for number in range(100)}",
     ],
 )
 async def test_values_that_are_too_large_do_not_leave_the_sandbox(make: str) -> None:

@@ -127,7 +127,7 @@ class CodeTool(FixedTools):
             raise self._error(ErrorCode.TIMEOUT, f"the script took longer than {seconds:g} s", script.printed) from None
         except (monty.MontyError, ScriptStoppedError) as error:
             raise self._failure(error, script.printed) from None
-        return self._result(value, script.printed)
+        return await asyncio.to_thread(self._result, value, script.printed)  # large values take a while
 
     def _result(self, value: Any, printed: str) -> ToolResult:
         rendering = self.tools.rendering

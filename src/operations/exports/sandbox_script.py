@@ -35,6 +35,11 @@ _MAX_DEPTH = 100
 _MAX_NODES = 200_000
 _MAX_CHARACTERS = 16 * 1024 * 1024
 _NODE_BYTES = 64
+_WORD_BITS = 64
+_MAX_INTEGER_BITS = 2_048
+"""Size of the largest integer: writing its digits takes quadratic time."""
+_CHARACTERS_PER_BIT = 5
+"""Number of characters that take as long to write as a bit of an integer of this size."""
 """Approximate memory of a value in bytes, without the characters of its strings."""
 _MAX_PENDING_BYTES = 32 * 1024 * 1024
 """Largest total size of the inputs of a script's waiting and running calls. They are stored outside the sandbox."""
@@ -254,6 +259,10 @@ def size_of(value: Any) -> int | None:
             inner = each
         elif isinstance(each, (str, bytes)):
             characters += len(each)
+        elif isinstance(each, int) and (bits := each.bit_length()) > _WORD_BITS:
+            if bits > _MAX_INTEGER_BITS:
+                return None
+            characters += _CHARACTERS_PER_BIT * bits
         if depth > _MAX_DEPTH or nodes + len(pending) + len(inner) > _MAX_NODES or characters > _MAX_CHARACTERS:
             return None
         pending.extend((item, depth + 1) for item in inner)
