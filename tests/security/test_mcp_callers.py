@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import importlib
 import json
+import threading
 from typing import Any
 
 import httpx2
@@ -15,6 +17,7 @@ import pytest
 from operations import AccessControl, Operation, OperationContext, OperationRegistry, operation
 from operations.schema import from_schema
 from operations.serving.limits import Limits
+from operations.serving.mcp import endpoint as endpoint_module
 from operations.serving.mcp.resources import prompt, resource
 from operations.serving.mcp.sdk import http
 from operations.spec import OperationSpec, OperationType
@@ -61,6 +64,34 @@ async def test_a_session_belongs_to_the_identity_that_opened_it() -> None:
         assert "admin.stop" not in [tool["name"] for tool in listed["result"]["tools"]]
         refused = await session("tools/call", {"name": "admin.stop", "arguments": {}}, **{"x-caller": "ann"})
         assert refused["error"]["message"] == "Unknown tool: admin.stop"
+
+
+async def test_a_batch_is_refused_before_its_messages_are_read() -> None:
+    sent = message("tools/list")
+    async with (
+        serve_endpoint(OperationRegistry(OPERATIONS)) as (url, endpoint),
+        httpx2.AsyncClient(timeout=60) as client,
+    ):
+        answer = await client.post(url, content=f" [{json.dumps(sent)}]", headers=headers(sent))
+        assert endpoint._sessions is None  # the SDK was not needed
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"] == "expected one message: batches are not supported"
+
+
+async def test_the_sdk_is_imported_beside_other_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The import takes up to a second, and any caller may send the first request that needs it."""
+    threads: list[int] = []
+
+    def note(name: str) -> Any:
+        threads.append(threading.get_ident())
+        return importlib.import_module(name)
+
+    monkeypatch.setattr(endpoint_module, "import_module", note)
+    async with serve_endpoint(OperationRegistry(OPERATIONS)) as (url, _):
+        answers = await asyncio.gather(*[post(url, message("tools/list"), accept="*/*") for _ in range(5)])
+    assert all("result" in answer for _, answer in answers)
+    assert threads
+    assert threading.get_ident() not in threads
 
 
 async def test_identities_in_payloads_are_ignored() -> None:

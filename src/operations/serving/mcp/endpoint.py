@@ -7,11 +7,13 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Coroutine, Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from operations.deadlines import resume
+from operations.errors import ErrorCode
 from operations.serving.admission import Caller
 from operations.serving.asgi import JSON_TYPE, Response, wait_for_disconnect
 from operations.serving.bodies import BodyReader, ClientDisconnectedError, check_values
@@ -71,6 +73,9 @@ class MCPEndpoint:
                 if len(body) > LARGE_MESSAGE and not caller.has_rights:
                     check_values(body, self._limits.values)
                     caller.input_bytes = len(body)
+                if body.lstrip()[:1] == b"[":  # the SDK would read thousands of messages before it refuses them
+                    text = "expected one message: batches are not supported"
+                    raise RefusedError(400, ErrorCode.VALIDATION_ERROR, text, "BATCH")
             except ClientDisconnectedError:
                 return
             except RefusedError as refused:
@@ -133,7 +138,8 @@ class MCPEndpoint:
             )
         if self._sessions is None:
             try:
-                from operations.serving.mcp.sdk.http import SDKSessions
+                # In a thread: the SDK takes up to a second to import.
+                sdk: Any = await asyncio.to_thread(import_module, "operations.serving.mcp.sdk.http")
             except ModuleNotFoundError as error:
                 _log.error(
                     'without the extra `mcp`, only MCP 2026-07-28 tools are served: pip install "operations[mcp]" (%s)',
@@ -141,7 +147,9 @@ class MCPEndpoint:
                 )
                 await _respond(send, 501, _NO_SDK)
                 return
-            self._sessions = SDKSessions(self.mcp_server, max_body=self._limits.body_bytes)
+            if self._sessions is None:  # another request may have created them meanwhile
+                self._sessions = sdk.SDKSessions(self.mcp_server, max_body=self._limits.body_bytes)
+        assert self._sessions is not None
         # Some servers keep whitespace around header values, which the protocol ignores.
         headers = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
         receive = receive if body is None else _replay(body, receive)
