@@ -227,10 +227,12 @@ class Codec:
             return self.encode(event)
 
     def read_request(self, header: EventHeader) -> CallRequested:
-        """Decode the payload of a request; raise an exception of `UNREADABLE` if it is invalid."""
-        v, id, to, payload = header.v, header.id, header.to, self._decode_request(header.payload)
-        identity, grant, deadline = header.identity, header.grant, header.deadline
-        return CallRequested(v, id, to, payload, identity, header.stream, header.parent, grant, deadline)
+        """Decode the payload of a request; raise an exception of `UNREADABLE` if it is invalid.
+
+        The result is the header itself, which then has all fields of a request.
+        """
+        header.payload = self._decode_request(header.payload)  # type: ignore[assignment]
+        return header  # type: ignore[return-value]
 
     def renumber(self, message: bytes, attempt: int) -> bytes:
         """Return an encoded request with another attempt number."""

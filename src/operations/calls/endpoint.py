@@ -42,7 +42,7 @@ from operations.calls.events import (
     WorkerGone,
 )
 from operations.calls.signature_format import is_signed, split
-from operations.context import Grant, Progress
+from operations.context import Grant, Identity, Progress
 from operations.deadlines import TimerWheel
 from operations.errors import CallError
 from operations.failures import unreadable
@@ -58,6 +58,7 @@ _MAX_ENDED = 2_000
 """Number of ended requests whose late and duplicate responses are recognised."""
 _LONGEST_MESSAGE = 10_000
 """Number of characters of an error's message that are sent if the whole error exceeds the maximum payload."""
+_NO_ADDRESS = Arrival("")
 RECONNECTED_WITHIN = 3.0
 """Seconds after a reconnect within which the other peers are expected to reconnect, too."""
 _REQUESTS: frozenset[type[Event]] = frozenset({CallRequested, PLAIN_REQUEST, LARGE_REQUEST})
@@ -160,7 +161,16 @@ class SignsNestedCalls(Protocol):
         """
 
 
-RequestHandler = Callable[[CallRequested, Codec, Arrival], None]
+class RoutedRequest(Protocol):
+    """A request that the router of this process passes to this endpoint."""
+
+    identity: Identity | None
+    """The caller, as the router has authenticated it."""
+    caller_id: str
+    """The id that the caller gave the request."""
+
+
+RequestHandler = Callable[[CallRequested, Codec, Arrival, RoutedRequest | None], None]
 NoticeHandler = Callable[[Event], None]
 
 
@@ -277,7 +287,7 @@ class Endpoint:
             elif kind in _REQUESTS:
                 if self.via_hub or self._is_acceptable(event, codec, arrival):  # type: ignore[arg-type]
                     handlers = self.namespaces.get(event.to.rpartition(".")[0]) or (self._refuse_unoffered,)
-                    handlers[0](event, codec, arrival)  # type: ignore[arg-type]
+                    handlers[0](event, codec, arrival, None)  # type: ignore[arg-type]
             elif kind in _RESPONSES and (pending := self.pending.get(event.id)) is not None:
                 pending.responded(event, codec, len(message))  # type: ignore[arg-type]
             else:
@@ -300,16 +310,17 @@ class Endpoint:
         else:
             self.counters.dropped += 1
 
-    def _accept(self, header: EventHeader, codec: Codec, arrival: Arrival) -> None:
+    def _accept(self, header: EventHeader, codec: Codec, route: RoutedRequest) -> None:
         """Handle a request whose header the router of this process has decoded; never raise."""
         try:
             event = codec.read_request(header)
         except UNREADABLE:
-            self.receive(codec.encode(header), arrival)
+            header.identity = codec.write_identity(route.identity)
+            self.receive(codec.encode(header), _NO_ADDRESS)
             return
         try:
             handlers = self.namespaces.get(event.to.rpartition(".")[0]) or (self._refuse_unoffered,)
-            handlers[0](event, codec, arrival)
+            handlers[0](event, codec, _NO_ADDRESS, route)
         except Exception:  # noqa: BLE001  # one message must not stop the router
             self.counters.malformed += 1
             _log.exception("a message could not be handled")
@@ -420,7 +431,9 @@ class Endpoint:
             self.refuse_address(event, codec)
         return False
 
-    def _refuse_unoffered(self, event: CallRequested, codec: Codec, arrival: Arrival) -> None:
+    def _refuse_unoffered(
+        self, event: CallRequested, codec: Codec, arrival: Arrival, route: RoutedRequest | None
+    ) -> None:
         """Refuse a request for a namespace that this peer does not serve."""
         if any(end.namespaces.get(namespace_of(event.to)) for end in self._siblings if end is not self):
             return  # another endpoint of the same peer handles the request

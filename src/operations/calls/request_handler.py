@@ -11,7 +11,7 @@ import msgspec
 
 from operations.calls.codec import UNREADABLE, Codec
 from operations.calls.control_messages import control_id
-from operations.calls.endpoint import SignsNestedCalls, endpoint_of
+from operations.calls.endpoint import RoutedRequest, SignsNestedCalls, endpoint_of
 from operations.calls.events import (
     NULL,
     VERSION,
@@ -102,11 +102,11 @@ class RequestHandler:
             task.cancel()
         self.acceptances.close()
 
-    def receive(self, event: CallRequested, codec: Codec, arrival: Arrival) -> None:
+    def receive(self, event: CallRequested, codec: Codec, arrival: Arrival, route: RoutedRequest | None = None) -> None:
         """Run a request and respond to it, unless it is a duplicate."""
         attempts, request_id = self._attempts, event.id
         kind = StreamReply if event.stream else Reply
-        reply = kind(self, request_id, event.payload.request_id, event.to, codec, arrival.sender)
+        reply = kind(self, request_id, event.payload.request_id, event.to, codec, arrival.sender, route)
         if (request_id in attempts.newer or request_id in attempts.older) and self._is_duplicate(event, reply):
             self.endpoint.counters.duplicate += 1
             return
@@ -136,7 +136,7 @@ class RequestHandler:
     def start(self, event: CallRequested, reply: Reply) -> bool:
         """Pass a request to the dispatcher. If it is refused, send its caller the error and return False."""
         try:
-            request = self._read(event, reply.codec)
+            request = self._read(event, reply)
             if self._max_values is not None and not reply.is_stored:
                 self._limit(reply, request.grant.identity)
             if type(request.input) is msgspec.Raw:
@@ -221,7 +221,7 @@ class RequestHandler:
             if reply.request is None:  # the request ended, will not run, or has not suspended yet
                 reply.unhold()
 
-    def _read(self, event: CallRequested, codec: Codec) -> Request:
+    def _read(self, event: CallRequested, reply: Reply) -> Request:
         """Return the request with its authenticated caller and its decoded input; a large input stays encoded."""
         payload = event.payload
         if self._exposure is not None and not self._exposure.serves(event.to):
@@ -230,8 +230,8 @@ class RequestHandler:
             payload.deadline = event.deadline  # the hub may have set an earlier deadline
         input: Any = payload.input
         if type(input) is msgspec.Raw and memoryview(input).nbytes <= LARGE_MESSAGE:
-            input = codec.read(input)
-        identity = self._authenticate(event, codec)
+            input = reply.codec.read(input)
+        identity = self._authenticate(event, reply)
         if identity is not None and self._verifies:
             caller = identity.id
         else:
@@ -256,7 +256,7 @@ class RequestHandler:
             metadata=payload.metadata,
         )
 
-    def _authenticate(self, event: CallRequested, codec: Codec) -> Identity | None:
+    def _authenticate(self, event: CallRequested, reply: Reply) -> Identity | None:
         """Return the caller that the transport or `identify` authenticates; None for an anonymous caller.
 
         On a transport that trusts its callers, this is the identity that the request claims.
@@ -265,9 +265,11 @@ class RequestHandler:
         if self._trust == "caller":
             return claimed
         identity = None
-        if self._trust == "hub" and event.identity is not NULL:
+        if reply.route is not None:
+            identity = reply.route.identity
+        elif self._trust == "hub" and event.identity is not NULL:
             raw = bytes(event.identity)
-            identity = self._identities.get(raw) or self._read_identity(raw, event, codec)
+            identity = self._identities.get(raw) or self._read_identity(raw, event, reply.codec)
         if self._identify is not None:
             identity = self._identify(event)
         if claimed is not None and claimed != identity:
@@ -300,6 +302,8 @@ class Reply(msgspec.Struct, eq=False):
     codec: Codec
     sender: str | None = None
     """The name of the sender, if the broker states it."""
+    route: RoutedRequest | None = None
+    """The request at the router, if the router is in this process and has passed the request on."""
     request: Request | None = None
     """The call while it is queued or suspended; None before and afterwards."""
     since: float = 0.0
@@ -376,17 +380,19 @@ class Reply(msgspec.Struct, eq=False):
         elif error is not None:
             self._send_error(error)
         else:
-            router = self.handler.endpoint.router
-            caller_id = None if router is None or envelope is None else router.caller_id(self.id)
+            route, router = self.route, self.handler.endpoint.router
             try:
-                message = self._write_end() if envelope is None else self._write(envelope, caller_id or self.id)
+                if envelope is None:
+                    message, route = self._write_end(), None
+                else:
+                    message = self._write(envelope, self.id if route is None else route.caller_id)
             except BaseException as problem:  # noqa: BLE001  # for example, the result cannot be encoded
                 self._send_error(_unsendable(problem, self.operation_id))
                 return
-            if router is None or caller_id is None:
+            if route is None or router is None:
                 self._send(message)
             else:
-                router.respond(self.id, message)
+                router.respond(route, message)
 
     def unregister(self) -> None:
         """Remove a call that has ended from the calls that its caller can control."""

@@ -307,19 +307,17 @@ class InProcess(Protocol):
 class InRouterProcess(Protocol):
     """Passes small requests from a hub's router to a worker in the same process, and responses back.
 
-    Requests and responses are encoded once less than over a connection.
+    Requests and responses are encoded once less than over a connection, and identities are not encoded.
     """
 
-    def accept(self, receive: Callable[[Any, Any, Arrival], None]) -> None:
-        """Call `receive` with the header and codec of small requests, while the transport has only one listener."""
+    def accept(self, receive: Callable[[Any, Any, Any], None]) -> None:
+        """Call `receive` with header, codec and router's call of small requests, while there is only one listener."""
 
-    def caller_id(self, request_id: str) -> str | None:
-        """Return the id that the caller of a running request gave to it; None if the router does not have the call."""
+    @property
+    def respond(self) -> Callable[[Any, bytes], None]:
+        """Function that sends the response to a call of the router, and ends the call; it never raises.
 
-    def respond(self, request_id: str, message: bytes) -> None:
-        """Send the response to a running request, and end the call; never raise.
-
-        `message` already has the caller's request id.
+        The message already has the caller's request id.
         """
 
 

@@ -15,7 +15,6 @@ from operations.access import access_error, check_access
 from operations.calls.codec import CODEC_OF, JSON, MSGPACK, UNREADABLE, Codec, error_event, part_reader
 from operations.calls.events import NULL, VERSION, AbortPayload, CallAborted, CreditPayload, EventHeader
 from operations.calls.hub.directory import CallableOperation, HubDirectory
-from operations.calls.hub.listeners import NO_ADDRESS
 from operations.calls.hub.route_observer import RouteObserver, parent_of, read_code
 from operations.calls.hub.session import (
     CONFIRM_SECONDS,
@@ -258,10 +257,9 @@ class Router:
                 raise self.directory.explain_missing(header.to)
             if header.grant is None and header.identity is NULL and not session.is_worker and not session.trusted:
                 identity = session.caller
-                header.identity = session.encoded_identity.get(codec.name) or session.write_identity(codec)
             else:
                 identity = self._identify(session, header, codec)
-                header.identity = codec.write_identity(identity)
+                header.identity = NULL
             announced = operation.announced
             if announced.is_guarded:
                 decision = check_access(announced.access, identity)
@@ -337,10 +335,12 @@ class Router:
         self._issued = number = self._issued + 1
         request_id, token = f"{session.name}-{derived[:32]}", f"{derived[32:]}{number}"
         queue = session.queue if header.grant is None else session.nested_queue
-        header.id, header.grant, header.as_worker = request_id, token, False
+        header.id, header.grant = request_id, token
         message, accept = b"", worker.accept
         size = memoryview(header.payload).nbytes
         if accept is None or codec is JSON or size > LARGE_MESSAGE:
+            own = session.encoded_identity.get(codec.name) if identity is session.caller else None
+            header.identity, header.as_worker = own or session.write_identity(identity, codec), False
             message, accept = codec.encode(header), None
             size = len(message)
             if worker.codec is not None or (worker.max_payload is not None and size > worker.max_payload):
@@ -365,9 +365,7 @@ class Router:
         worker.grants.held[token] = call
         if deadline is not None:
             call.expires = second = deadline // 1000 + _EXPIRY_SECONDS
-            if second not in self._expiring:
-                self._add_expiry(second)
-            self._expiring[second].add(call)
+            (self._expiring.get(second) or self._add_expiry(second)).add(call)
         if self.observers:
             call.began = perf_counter()
             # Before the worker gets the request: a worker in this process may end the call immediately.
@@ -376,7 +374,7 @@ class Router:
         if accept is None:
             worker.deliver(message)
         else:
-            accept(header, codec, NO_ADDRESS)
+            accept(header, codec, call)
 
     def _check_load(self, worker: HubSession, caller: HubSession, operation_id: str) -> None:
         """Raise `UNAVAILABLE` if the worker of a request reads too slowly."""
@@ -408,6 +406,9 @@ class Router:
 
     def respond(self, call: RoutedCall, message: bytes) -> None:
         """Send a response that a worker in this process has written for the caller, and end the call; never raise."""
+        if call.has_ended:
+            self._note_unexpected(call.worker, call.id)
+            return
         try:
             fitting = self._fit(call, message)
             if fitting is not None:
@@ -551,10 +552,11 @@ class Router:
             self._ended[call.id] = None
         return True
 
-    def _add_expiry(self, second: int) -> None:
-        self._expiring[second] = set()
+    def _add_expiry(self, second: int) -> set[RoutedCall]:
         if self._expiry is None:
             self._expiry = asyncio.get_running_loop().call_later(1.0, self._expire)
+        calls = self._expiring[second] = set[RoutedCall]()
+        return calls
 
     def _expire(self) -> None:
         """End the calls whose deadline passed `_EXPIRY_SECONDS` ago."""

@@ -12,17 +12,17 @@ from hashlib import blake2b
 from types import TracebackType
 from weakref import WeakValueDictionary
 
-from operations.calls.codec import CODECS, JSON, UNREADABLE, Codec, codec_of
-from operations.calls.events import VERSION, EventHeader, HelloPayload, HubHello, HubWelcome, WelcomePayload
+from operations.calls.codec import CODECS, JSON, UNREADABLE, codec_of
+from operations.calls.events import VERSION, HelloPayload, HubHello, HubWelcome, WelcomePayload
 from operations.calls.hub.asgi import ASGIHub
 from operations.calls.hub.listeners import NO_ADDRESS, HubListeners
 from operations.calls.hub.router import CALLS_PER_CALLER, Router
-from operations.calls.hub.session import HubSession, PeerNames, SlowReaderCheck, TokenConnections
+from operations.calls.hub.session import Accept, HubSession, PeerNames, SlowReaderCheck, TokenConnections
 from operations.context import Identity
 from operations.errors import CallError, ErrorCode
 from operations.identity.grants import CLOSING_SECONDS
 from operations.identity.tokens import Authenticator, Principal, check_authenticator
-from operations.pubsub import Arrival, Capabilities, Receive, Stop, Undelivered
+from operations.pubsub import Capabilities, Receive, Stop, Undelivered
 from operations.pubsub.limits import check_counts, check_seconds
 from operations.pubsub.link import (
     BATCH_BYTES,
@@ -415,7 +415,8 @@ class HubTransport:
         self.attachment: object | None = None
         self._router = router
         self._listeners = HubListeners(self._update)
-        self._accept: Callable[[EventHeader, Codec, Arrival], None] | None = None
+        self.respond = router.respond
+        self._accept: Accept | None = None
         principal = Principal(Identity("hub"), ("*",))
         self._session = HubSession(f"local-{self.peer}", principal, self._deliver, trusted=True)
         self._session.peer = self.peer
@@ -437,19 +438,10 @@ class HubTransport:
         """Return this transport for `InRouterProcess`, and None for any other part."""
         return self if kind is InRouterProcess and isinstance(self, kind) else None
 
-    def accept(self, receive: Callable[[EventHeader, Codec, Arrival], None]) -> None:
+    def accept(self, receive: Accept) -> None:
         """Pass small requests to `receive` without encoding them, while this transport has only one listener."""
         self._accept = receive
         self._update()
-
-    def caller_id(self, request_id: str) -> str | None:
-        """Return the id that the caller of a running request gave to it; None if no such request runs."""
-        call = self._session.running.get(request_id)
-        return None if call is None else call.caller_id
-
-    def respond(self, request_id: str, message: bytes) -> None:
-        """Send the response to a running request, and end the call; `message` already has the caller's request id."""
-        self._router.respond(self._session.running[request_id], message)
 
     def _update(self) -> None:
         self._session.accept = self._accept if len(self._listeners) == 1 else None

@@ -19,7 +19,6 @@ from operations.errors import CallError, ErrorCode
 from operations.failures import NOT_CONVERTED, not_converted, too_large
 from operations.identity.grants import Grants
 from operations.identity.tokens import Principal
-from operations.pubsub import Arrival
 from operations.pubsub.link import SLOW_READER, Link
 from operations.wire import has_more_values
 
@@ -90,7 +89,7 @@ class HubSession:
         """The only codec that the peer supports, which is JSON; None if it supports all codecs."""
         self.max_payload: int | None = None
         self.deliver = deliver
-        self.accept: Callable[[EventHeader, Codec, Arrival], None] | None = None
+        self.accept: Accept | None = None
         """For a worker in the hub's own process: function that receives small requests without encoding them again."""
         self.link: Link | None = None
         self.is_worker = False
@@ -165,10 +164,16 @@ class HubSession:
             if not call.has_ended:
                 self.send(JSON.encode(CallCredit(VERSION, call.id, "", CreditPayload(call.id, items, size))))
 
-    def write_identity(self, codec: Codec) -> msgspec.Raw:
-        """Encode the peer's own identity, and keep it in `encoded_identity`: most requests need it."""
-        written = self.encoded_identity[codec.name] = codec.write_identity(self.caller)
+    def write_identity(self, identity: Identity | None, codec: Codec) -> msgspec.Raw:
+        """Encode the identity of a request; keep the peer's own in `encoded_identity`, because most requests have it."""
+        written = codec.write_identity(identity)
+        if identity is self.caller:
+            self.encoded_identity[codec.name] = written
         return written
+
+
+Accept = Callable[[EventHeader, Codec, "RoutedCall"], None]
+"""Function of a worker in the hub's own process that receives a request without its identity in the header."""
 
 
 def convert(message: bytes, codec: Codec) -> bytes:
