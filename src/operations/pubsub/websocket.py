@@ -294,27 +294,25 @@ class WebSocketLink(picows.WSListener):
         messages, turn = self._messages, self.turn
         turn.begin()
         while True:
-            message = next(messages, None)
-            if message is None:
-                self._backlog_bytes -= self._handled_bytes
-                self._handled_bytes = 0
-                if not self._backlog:
-                    break
-                frame = self._backlog.popleft()
-                self._handled_bytes = len(frame) + _FRAME_BYTES
-                messages = self._messages = messages_of(frame)
-                continue
-            if len(message) > LARGE_MESSAGE and not self.large.enter():
-                self._messages = itertools.chain((message,), messages)
-                self._schedule_handling()
-                return
-            self.received += 1
-            self.receive(message, self.source)
-            if self._is_aborted:
-                return
-            if turn.is_over():
-                self._schedule_handling()
-                return
+            for message in messages:
+                if len(message) > LARGE_MESSAGE and not self.large.enter():
+                    self._messages = itertools.chain((message,), messages)
+                    self._schedule_handling()
+                    return
+                self.received += 1
+                self.receive(message, self.source)
+                if self._is_aborted:
+                    return
+                if turn.is_over():
+                    self._schedule_handling()
+                    return
+            self._backlog_bytes -= self._handled_bytes
+            self._handled_bytes = 0
+            if not self._backlog:
+                break
+            frame = self._backlog.popleft()
+            self._handled_bytes = len(frame) + _FRAME_BYTES
+            messages = self._messages = messages_of(frame)
         if self._has_ended:
             self._finish()
         elif self._is_paused:

@@ -165,7 +165,7 @@ class HubSession:
                 self.send(JSON.encode(CallCredit(VERSION, call.id, "", CreditPayload(call.id, items, size))))
 
     def write_identity(self, identity: Identity | None, codec: Codec) -> msgspec.Raw:
-        """Encode the identity of a request; keep the peer's own in `encoded_identity`, because most requests have it."""
+        """Encode the identity of a request; keep the peer's own in `encoded_identity`: most requests have it."""
         written = codec.write_identity(identity)
         if identity is self.caller:
             self.encoded_identity[codec.name] = written
