@@ -13,6 +13,7 @@ from operations import AccessControl, CallError, Identity, OperationContext, Ope
 from operations.calls import CallHandler, PendingRequestMap
 from operations.calls.codec import CODECS, read_event
 from operations.calls.endpoint import Endpoint
+from operations.calls.events import CallRequested
 from operations.calls.hub import Hub
 from operations.calls.hub.route_observer import RouteObserver
 from operations.calls.hub.spoke import Spoke
@@ -198,3 +199,41 @@ async def test_the_begin_of_a_call_is_observed_before_its_end() -> None:
             assert [kind for kind, *_ in scene.routes.seen] == ["began", "ended"]
         finally:
             await scene.handler.close()
+
+
+async def test_a_response_to_an_ended_call_from_the_process_of_the_hub_is_late() -> None:
+    async with Hub(TOKENS) as hub, Spoke(hub.url, token="ada") as spoke:
+        scene = Scene(hub, spoke, hub.transport(), Sleeper())
+        try:
+            scene.request(1, "slow.sleep", {})
+            await until(scene.sleeper.started.is_set)
+            call = next(call for session in hub.router.sessions.values() for call in session.running.values())
+            assert hub.router.cancel(call, "cancelled by the console")
+            hub.router.respond(call, b"late")
+            assert hub.counters.late == 1
+            await until(lambda: [each["type"] for each in scene.messages][-1:] == ["call.error"])
+        finally:
+            await scene.handler.close()
+
+
+async def test_a_worker_in_the_process_of_the_hub_never_gets_the_identity_that_a_spoke_claims() -> None:
+    async with Hub(TOKENS) as hub, Spoke(hub.url, token="ada") as spoke:
+        transport = hub.transport()
+        seen: list[bytes] = []
+
+        def identify(event: CallRequested) -> Identity | None:
+            seen.append(bytes(event.identity))
+            return None
+
+        handler = CallHandler(OperationRegistry([add]), transport, identify=identify)
+        messages: list[dict[str, Any]] = []
+        spoke.listen("", lambda message, _: messages.append(read_event(message)))
+        request_id = f"{spoke.peer}-{1:032x}"
+        payload: Any = {"requestId": request_id, "operationId": "shop.add", "input": {"a": 1, "b": 2}}
+        event: Any = {"v": 1, "type": "call.requested", "id": request_id, "to": "shop.add", "payload": payload}
+        spoke.send("", CODECS["msgpack"].encode({**event, "identity": {"id": "root", "scopes": ["*"]}}))  # type: ignore[arg-type]
+        await until(lambda: bool(messages))
+        assert messages[0]["type"] == "call.responded"
+        assert seen == [b"null"]
+        assert hub.counters.forged == 1
+        await handler.close()
