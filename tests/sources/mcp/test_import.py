@@ -27,7 +27,13 @@ async def main():
         await create_mcp_client("x", MCPClientConfig(command="x"))
     except ImportError as error:
         print(error)
+    loader = MCPClientLoader()
+    try:
+        await loader.load({"x": MCPClientConfig(command="x"), "y": MCPClientConfig(command="y")})
+    except ImportError as error:
+        print(error, loader.errors)
 
 asyncio.run(main())
 """
-    assert run(code) == 'MCP servers require the MCP SDK: pip install "operations[mcp]"\n'
+    message = 'MCP servers require the MCP SDK: pip install "operations[mcp]"'
+    assert run(code) == f"{message}\n{message} {{}}\n"

@@ -71,7 +71,10 @@ class MCPClient:
         return self._connection.state
 
     async def open(self) -> None:
-        """Connect and list the tools. On failure, store the `CallError` in `error` and raise it."""
+        """Connect and list the tools. On failure, store the `CallError` in `error` and raise it.
+
+        Raise `ImportError` if the extra `mcp` is not installed.
+        """
         try:
             await self._connection.open()
             await self.refresh()
@@ -187,10 +190,11 @@ class MCPClient:
 
 
 def create_mcp_client(name: str, config: MCPClientConfig | Mapping[str, Any]) -> AwaitableContext[MCPClient]:
-    """Connect to a server and list its tools; raise `CallError` if that fails.
+    """Connect to a server and list its tools.
 
-    Await the result, or use it with `async with`, which closes the client. `config` may also be a mapping with the
-    fields that editors use in `mcpServers`.
+    Raise `CallError` if that fails, and `ImportError` if the extra `mcp` is not installed. Await the result, or use it
+    with `async with`, which closes the client. `config` may also be a mapping with the fields that editors use in
+    `mcpServers`.
     """
     return AwaitableContext(_open_client(name, config))
 
@@ -248,7 +252,7 @@ class MCPClientLoader:
         """Connect to every server of `{"name": config}` or `{"mcpServers": {…}}`; return the connected clients.
 
         A config is an `MCPClientConfig`, or a mapping with the fields that editors use in `mcpServers`. Failures are
-        logged and stored in `errors`.
+        logged and stored in `errors`. Raise `ImportError` if the extra `mcp` is not installed.
         """
         clients: list[MCPClient] = []
         for name, config in read_servers(configs).items():

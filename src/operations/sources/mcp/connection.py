@@ -60,7 +60,7 @@ class MCPConnection:
         self._outcome: asyncio.Future[ServerSession | CallError] | None = None
 
     async def open(self) -> None:
-        """Open the first session; raise `CallError` if that fails."""
+        """Open the first session; raise `CallError` if that fails, and `ImportError` if the SDK is not installed."""
         try:
             import anyio
 
