@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import base64
 import datetime
 import json
@@ -10,7 +11,8 @@ from urllib.parse import quote_plus
 
 import pytest
 
-from operations import CallError, OperationRegistry, http_envelope, mcp_envelope
+from operations import CallError, ErrorCode, OperationRegistry, http_envelope, mcp_envelope, operation
+from operations.interceptors import Invocation, Proceed
 from operations.recording import FileRecorder, Replay, replay_operations
 from operations.redaction import Redactor, is_secret_name
 from operations.testing import error_of, stub_operation
@@ -178,6 +180,39 @@ async def test_equal_calls_are_replayed_in_order(tmp_path: Path) -> None:
             await registry.execute("a.b")
     registry = OperationRegistry(replay_operations(path))
     assert [(await registry.execute("a.b")).data for _ in range(3)] == [0, 1, 1]
+
+
+async def test_calls_that_an_exception_or_a_cancellation_ends_are_recorded(tmp_path: Path) -> None:
+    path, begun = tmp_path / "calls.jsonl", asyncio.Event()
+
+    async def wait() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async def check(invocation: Invocation, proceed: Proceed) -> Any:
+        if invocation.spec.id == "a.fail":
+            raise RuntimeError("no")
+        return await proceed(invocation)
+
+    with FileRecorder(path) as recorder:
+        made = [operation(id="a.wait")(wait), operation(id="a.late")(wait), stub_operation("a.fail")]
+        registry = OperationRegistry(made, interceptors=[recorder, check])
+        call = asyncio.create_task(registry.execute("a.wait"))
+        await begun.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert (await error_of(registry.execute("a.late", timeout=0.01))).code is ErrorCode.TIMEOUT
+        await error_of(registry.execute("a.fail"))
+        begun.clear()
+        call = asyncio.create_task(registry.execute("a.wait"))
+        await begun.wait()
+    call.cancel()  # after the recorder was closed
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    registry = OperationRegistry(replay_operations(path))
+    errors = [await error_of(registry.execute(each)) for each in ("a.wait", "a.late", "a.fail")]
+    assert [error.code for error in errors] == [ErrorCode.ABORTED, ErrorCode.TIMEOUT, ErrorCode.EXECUTION_ERROR]
 
 
 async def test_a_second_run_is_appended(tmp_path: Path) -> None:

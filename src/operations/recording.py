@@ -6,8 +6,10 @@ Secrets are replaced before anything is written.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
+import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from difflib import SequenceMatcher
@@ -19,6 +21,7 @@ import msgspec
 from operations.context import OperationContext
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
+from operations.failures import aborted, timed_out, translate
 from operations.interceptors import Invocation, Proceed
 from operations.redaction import REDACTED, Redactor, environment_secrets, json_document
 from operations.schema import UNKNOWN, jsonable
@@ -56,8 +59,9 @@ class FileRecorder:
         """Run the call and record its outcome."""
         try:
             result = await proceed(invocation)
-        except CallError as error:
-            self._record(invocation, error=error)
+        except (Exception, asyncio.CancelledError) as error:
+            if not self._file.closed:
+                self._record(invocation, error=_call_error(invocation, error))
             raise
         if invocation.streaming:
             return self._record_stream(invocation, result)
@@ -150,6 +154,16 @@ class FileRecorder:
     def _write(self, line: dict[str, Any]) -> None:
         self._file.write(encode_json(line) + b"\n")
         self._file.flush()
+
+
+def _call_error(invocation: Invocation, error: BaseException) -> CallError:
+    """Return the error with which a call ended that an exception or a cancellation ended."""
+    operation_id, deadline = invocation.spec.id, invocation.context.deadline
+    translated = translate(error, operation_id)
+    if isinstance(translated, CallError):
+        return translated
+    is_late = deadline is not None and deadline / 1000 <= time.time()
+    return timed_out(operation_id, "unknown") if is_late else aborted(operation_id, "cancelled")
 
 
 def replay_operations(path: str | Path) -> list[Operation[Any]]:
