@@ -84,6 +84,17 @@ def test_pattern_engines() -> None:
     assert matcher("^x")("xy")
 
 
+def test_counts_in_patterns_that_python_cannot_parse_are_limited_too() -> None:
+    assert engine_of(r"\h{1,400}") == "fancy"
+    assert engine_of(r"(?=a)\h{20000}") is None
+    assert engine_of(r"(?=a)(?:\hb?c?d?)?{9000}") is None
+
+
+@pytest.mark.parametrize("pattern", ["a{%s}", r"\h{1,%s}"])
+def test_a_count_of_thousands_of_digits_is_not_supported(pattern: str) -> None:
+    assert engine_of(pattern % ("9" * 5_000)) is None
+
+
 @pytest.mark.parametrize(
     "pattern",
     [

@@ -125,7 +125,7 @@ def _width(pattern: str) -> int:
         return 0
     tree = _parsed(pattern)
     if tree is None:
-        return prod(int(count) for count in re.findall(_COUNT, pattern))
+        return _repetitions(pattern)
     if tree and str(tree[-1][0]) in _REPEATS:  # a match ends with the fewest repetitions
         low, _, inner = tree[-1][1]
         tree[-1] = (tree[-1][0], (low, low, inner))
@@ -225,10 +225,19 @@ def sample_strings(pattern: str, minimum: int = 0) -> Iterator[str]:
 def unrolled_length(pattern: str) -> int:
     """Return the number of parts of a pattern after all counted repetitions are unrolled: 8 for `(ab{3}){2}`.
 
-    For a pattern that cannot be parsed, return 10**9 if it may have several such repetitions, else 0.
+    For a pattern that cannot be parsed, return an upper limit: 10**9 if it may have several such repetitions.
     """
     tree = _parsed(pattern)
-    return 10**9 if tree is None and pattern.count("{") > 1 else _unrolled_length(tree or ())
+    if tree is not None:
+        return _unrolled_length(tree)
+    before, _, after = pattern.partition("{")
+    repeated = len(pattern) if before.rstrip("*+?").endswith(")") else 1
+    return 10**9 if "{" in after else len(pattern) + repeated * _repetitions(pattern)
+
+
+def _repetitions(pattern: str) -> int:
+    """Return the product of the counts of all repetitions in a pattern that cannot be parsed."""
+    return prod(int(count) if len(count) < 10 else 10**9 for count in re.findall(_COUNT, pattern))
 
 
 def _unrolled_length(tree: Any) -> int:
@@ -254,7 +263,7 @@ def _parsed(pattern: str) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return _parser.parse(_pythonic(pattern))
-    except (re.error, OverflowError, RecursionError):
+    except (re.error, OverflowError, RecursionError, ValueError):  # ValueError: a count of thousands of digits
         return None
 
 
