@@ -50,9 +50,7 @@ from tests.contracts.operations_under_test import Sleeper, Ticker, add, count
 from tests.receiving import into
 from tests.waiting import stays, until
 
-BLIND = Capabilities(
-    reports_undelivered=True, tracks_peers=False, groups=True, ordered=True, identity="none", heartbeat=0.2
-)
+BLIND = Capabilities(tracks_peers=False, identity="none", heartbeat=0.2)
 """Capabilities of a bus that does not report lost peers, with short heartbeats."""
 
 
@@ -348,9 +346,7 @@ async def test_a_gap_in_a_stream_is_an_error() -> None:
 
 
 async def test_workers_on_a_bus_without_peer_tracking_send_heartbeats() -> None:
-    blind = Capabilities(
-        reports_undelivered=True, tracks_peers=False, groups=True, ordered=True, identity="none", claims_identity=False
-    )
+    blind = Capabilities(tracks_peers=False, identity="none", claims_identity=False)
     bus = MemoryTransport(direct=False, capabilities=blind)
     heard: list[Any] = []
     bus.listen("workers", lambda message, _: heard.append(JSON.decode_any(message)))

@@ -83,15 +83,12 @@ async def test_a_worker_waits_until_it_is_registered(bus: Bus) -> None:
     registry = OperationRegistry([stub_operation("shop.first", returns=1)])
     handler = CallHandler(registry, await bus.end("worker"))
     await handler.registered(timeout=10)
-    if handler.transport.capabilities.reports_undelivered:
-        assert (await PendingRequestMap(await bus.end()).call("shop.first")).data == 1
+    assert (await PendingRequestMap(await bus.end()).call("shop.first")).data == 1
     await handler.close()
 
 
 async def test_a_call_right_after_the_registration_reaches_the_worker(bus: Bus, caller: PendingRequestMap) -> None:
     end = await bus.end("worker")
-    if not end.capabilities.reports_undelivered:
-        return
     for number in range(20):
         operation = stub_operation(f"shop{number}.first", returns=number)
         handler = CallHandler(OperationRegistry([operation]), end)

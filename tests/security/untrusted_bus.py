@@ -20,7 +20,7 @@ from tests import nats_server, redis_servers
 KEY = "k" * 32
 SECRET = SigningSecret(b"s" * 32)
 TOKENS = JWTTokens(KEY, algorithms=["HS256"], audience="shop")
-UNTRUSTED = Capabilities(reports_undelivered=True, tracks_peers=True, groups=True, ordered=True, identity="none")
+UNTRUSTED = Capabilities(tracks_peers=True, identity="none")
 Bus = Callable[[], Awaitable[Transport]]
 """Connects another peer."""
 

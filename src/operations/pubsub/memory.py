@@ -12,9 +12,7 @@ from typing import Any, Self
 
 from operations.pubsub.protocols import Arrival, Capabilities, InProcess, Part, Receive, Stop, Undelivered
 
-_CAPABILITIES = Capabilities(
-    reports_undelivered=True, tracks_peers=True, groups=True, ordered=True, identity="caller", claims_identity=True
-)
+_CAPABILITIES = Capabilities(tracks_peers=True, identity="caller", claims_identity=True)
 
 
 class _Listeners:

@@ -62,15 +62,9 @@ Receive = Callable[[bytes, Arrival], None]
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """The guarantees of a transport; the call protocol compensates for missing ones."""
 
-    reports_undelivered: bool
-    """Whether a sender is notified if an address has no listener: by `undelivered`, or by an error of the hub."""
     tracks_peers: bool
     """Whether peers are notified when another peer is lost; otherwise workers send heartbeats and callers renew leases.
     """
-    groups: bool
-    """Whether exactly one listener of each group gets each message, so that workers share the load."""
-    ordered: bool
-    """Whether the messages of one sender to one address arrive in the order they were sent."""
     max_payload: int | None = None
     """The largest message in bytes."""
     identity: Literal["caller", "hub", "none"]

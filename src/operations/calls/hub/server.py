@@ -403,10 +403,7 @@ class HubTransport:
     def __init__(self, router: Router, max_payload: int) -> None:
         self.peer = os.urandom(16).hex()
         self.capabilities = Capabilities(
-            reports_undelivered=True,
             tracks_peers=True,
-            groups=True,
-            ordered=True,
             max_payload=max_payload,
             identity="hub",
             claims_identity=True,

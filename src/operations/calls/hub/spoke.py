@@ -192,9 +192,6 @@ class Spoke(ReconnectingTransport):
 
 
 _CAPABILITIES = Capabilities(
-    reports_undelivered=True,
     tracks_peers=True,
-    groups=True,
-    ordered=True,
     identity="hub",
 )

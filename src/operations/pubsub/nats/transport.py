@@ -116,10 +116,7 @@ class NatsTransport(ReconnectingTransport, Flushes, ReportsBacklog):
         self._subjects = Subjects(prefix, name or settings.user or "anyone")
         self.peer = f"{self._subjects.name}.{os.urandom(16).hex()}"
         self.capabilities = Capabilities(
-            reports_undelivered=True,
             tracks_peers=False,
-            groups=True,
-            ordered=True,
             identity="caller" if trusted else "none",
             claims_identity=trusted,
             addresses_operations=True,

@@ -53,10 +53,7 @@ Each further write of the iteration has twice as many.
 Unsent = list[tuple[bytes, Undelivered | None]]
 """Messages to one address, each with its `undelivered` callback."""
 _CAPABILITIES = Capabilities(
-    reports_undelivered=True,
     tracks_peers=False,
-    groups=True,
-    ordered=True,
     identity="none",
     shares_control=True,
     durable=True,
