@@ -11,7 +11,7 @@ from hypothesis import given
 
 from operations import CallError
 from operations.schema import from_schema
-from operations.schema.checking.costs import AFFORDABLE, EXPLAINABLE, Costs
+from operations.schema.checking.costs import AFFORDABLE, EXPLAINABLE, Costs, _Visits
 from operations.schema.dialects.traversal import BEYOND, definitions_of
 from tests.schema.hostile import CHAINS, NAMES, chain
 from tests.schema.strategies import DOCUMENTS
@@ -83,6 +83,21 @@ def test_a_union_of_many_forms_needs_no_exact_estimate() -> None:
     assert costs._bounds_of("#").visits > EXPLAINABLE
     assert costs.explainable
     assert not costs._known
+
+
+@pytest.mark.parametrize("more", [{}, {"additionalProperties": {"type": "integer"}}])
+def test_branches_with_many_names_take_linear_work(more: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    count, original = 0, _Visits.at
+
+    def counted(visits: _Visits, key: str | int) -> int:
+        nonlocal count
+        count += 1
+        return original(visits, key)
+
+    monkeypatch.setattr(_Visits, "at", counted)
+    branches = [{"type": "object", "properties": {f"k{index}": {"type": "string"}}, **more} for index in range(5_000)]
+    assert Costs(definitions_of({"oneOf": branches})).affordable
+    assert 0 < count < 1_000 * len(branches)
 
 
 @pytest.mark.parametrize("name", ["plain", "default", "enum", "const", "examples", "$defs", "$ref"])

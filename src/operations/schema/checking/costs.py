@@ -57,7 +57,13 @@ class _Visits:
     def add(self, other: _Visits, times: int = 1) -> None:
         """Add the visits of another schema at the same path."""
         named = self.named
-        for key in other.named.keys() | named.keys() if other.named or other.members or other.items else ():
+        keys: Iterable[_Key] = other.named
+        if other.members or other.items:  # they change every name, which for many names takes quadratic time
+            if len(named) > _MAX_NAMES:
+                self.members = self.items = max(self.members, self.items, *named.values())
+                named.clear()
+            keys = other.named.keys() | named.keys()
+        for key in keys:
             named[key] = min(self.at(key) + times * other.at(key), BEYOND)
         self.own = min(self.own + times * other.own, BEYOND)
         self.members = min(self.members + times * other.members, BEYOND)
