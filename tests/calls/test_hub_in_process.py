@@ -237,3 +237,13 @@ async def test_a_worker_in_the_process_of_the_hub_never_gets_the_identity_that_a
         assert seen == [b"null"]
         assert hub.counters.forged == 1
         await handler.close()
+
+
+async def test_a_hub_keeps_no_second_in_which_no_call_expires() -> None:
+    async with Hub(TOKENS) as hub, Spoke(hub.url, token="ada") as spoke:
+        handler = CallHandler(OperationRegistry([add]), hub.transport())
+        pending, expiring = PendingRequestMap(spoke), hub.router._expiring
+        await pending.call("shop.add", {"a": 1, "b": 2}, deadline=DEADLINE, wait=True)
+        assert not any(expiring.values())
+        await until(lambda: not expiring)
+        await handler.close()

@@ -364,8 +364,11 @@ class Router:
         queue.add_sent(call)
         worker.grants.held[token] = call
         if deadline is not None:
-            call.expires = second = deadline // 1000 + _EXPIRY_SECONDS
-            (self._expiring.get(second) or self._add_expiry(second)).add(call)
+            second = deadline // 1000 + _EXPIRY_SECONDS
+            if second not in self._expiring:
+                self._add_expiry(second)
+            call.expiring = self._expiring[second]
+            call.expiring.add(call)
         if self.observers:
             call.began = perf_counter()
             # Before the worker gets the request: a worker in this process may end the call immediately.
@@ -542,26 +545,21 @@ class Router:
             queue.unconfirmed_bytes -= call.size
         if queue.requests:
             self._schedule_forwarding(queue)
-        if call.expires is not None:
-            bucket = self._expiring.get(call.expires)
-            if bucket is not None:
-                bucket.discard(call)
-                if not bucket:
-                    del self._expiring[call.expires]
+        if call.expiring is not None:
+            call.expiring.discard(call)
         if not answered:
             self._ended[call.id] = None
         return True
 
-    def _add_expiry(self, second: int) -> set[RoutedCall]:
+    def _add_expiry(self, second: int) -> None:
         if self._expiry is None:
             self._expiry = asyncio.get_running_loop().call_later(1.0, self._expire)
-        calls = self._expiring[second] = set[RoutedCall]()
-        return calls
+        self._expiring[second] = set()
 
     def _expire(self) -> None:
-        """End the calls whose deadline passed `_EXPIRY_SECONDS` ago."""
+        """End the calls whose deadline passed `_EXPIRY_SECONDS` ago, and remove the seconds without calls."""
         now = time.time()
-        due = [second for second in self._expiring if second <= now]
+        due = [second for second, calls in self._expiring.items() if second <= now or not calls]
         _end_in_turns(deque(call for second in due for call in self._expiring.pop(second)), self._end_expired)
         self._expiry = asyncio.get_running_loop().call_later(1.0, self._expire) if self._expiring else None
 

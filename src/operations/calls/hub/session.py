@@ -264,8 +264,8 @@ class RoutedCall(Grant, eq=False):
     stream: bool
     size: int
     """Size of the request."""
-    expires: int | None = None
-    """The epoch second in which the hub ends the call at the latest; None without a deadline."""
+    expiring: set[RoutedCall] | None = None
+    """The calls that the hub ends in the same second at the latest, this call included; None without a deadline."""
     period: int = -1
     """The period of the queue in which the request was sent; -1 once the worker has confirmed it."""
     has_ended: bool = False
