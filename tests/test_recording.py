@@ -95,6 +95,7 @@ async def test_secrets_in_specs_bytes_and_keys_never_reach_the_file(tmp_path: Pa
         "properties": {
             "token": {"type": "string", "default": secret, "pattern": "^sk_0123456789abcdefghij|a$"},
             "file": {"description": f"see https://ann:{secret}@host/"},
+            "pattern": {"description": f"Not a pattern: {secret}."},
         },
     }
     made = stub_operation("api.upload", returns={secret: [1]}, input_schema=upload, description=f"Uses {secret}.")

@@ -82,7 +82,8 @@ class Redactor:
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
-            return {key: each if key == "pattern" else self.schema(each) for key, each in value.items()}
+            kept = {"pattern": value["pattern"]} if isinstance(value.get("pattern"), str) else {}
+            return {key: self.schema(each) for key, each in value.items()} | kept
         return [self.schema(each) for each in value] if isinstance(value, (list, tuple)) else value
 
     def text(self, text: str) -> str:

@@ -303,6 +303,17 @@ async def test_a_sender_cannot_pass_a_copy_off_as_a_redelivery(bus: Bus, bank: B
     assert bank.ran == ["book"]
 
 
+async def test_each_delivery_of_a_stored_request_gets_the_result_of_the_first_one(bus: Bus) -> None:
+    """A copy stays refused when its refusal was lost, and the request itself may be delivered again."""
+    end = await bus()
+    keys = end.optional(StoresKeys)
+    assert keys is not None
+    assert [await keys.store_key("request", 60, entry) for entry in ("1", "2", "1", "2", "2", "1", "3")] == [
+        *(True, False, True, False, False, True, False)
+    ]
+    assert not await keys.store_key("request", 60)
+
+
 async def test_without_the_shared_record_a_mutation_does_not_run(
     bus: Bus, bank: Bank, monkeypatch: pytest.MonkeyPatch
 ) -> None:

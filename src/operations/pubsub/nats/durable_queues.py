@@ -176,8 +176,9 @@ class DurableQueues(Stores, StoresKeys):
     async def store_key(self, key: str, seconds: float, entry: str = "") -> bool:
         """Store a key for all peers of the bus; return False if it is already stored, unless `entry` stored it.
 
-        A second key combines `key` and `entry`. If the second key is stored already, an earlier delivery of the same
-        entry stored both keys, and the result is True. Without JetStream, nothing is stored, and the result is True.
+        A second key combines `key` and `entry`, and is stored before `key`. A further delivery of the entry that stored
+        `key` finds its second key at an earlier position than `key`; that of a refused entry finds it later. Without
+        JetStream, nothing is stored, and the result is True.
         Raise a CallError if JetStream does not store the keys.
         """
         if not self.client.capabilities.durable:
@@ -190,7 +191,8 @@ class DurableQueues(Stores, StoresKeys):
             answers = await asyncio.gather(*(self.jetstream.request(subject, b"", each) for each in keys))
             problem = next((answer.error.description for answer in answers if answer.error is not None), None)
             if problem is None:
-                return not answers[-1].duplicate or (bool(entry) and answers[0].duplicate)
+                own, shared = answers[0], answers[-1]
+                return not shared.duplicate or (own.duplicate and own.seq < shared.seq)
         message = f"JetStream, which detects repeated requests, did not record the request: {problem}"
         raise CallError(ErrorCode.UNAVAILABLE, message, {"executed": "no"})
 

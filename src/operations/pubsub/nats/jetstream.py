@@ -63,6 +63,8 @@ class JetStreamReply(msgspec.Struct, frozen=True):
 
     error: JetStreamError | None = None
     duplicate: bool = False
+    seq: int = 0
+    """The position of the stored message in its stream; of a duplicate, that of the first message."""
     name: str = ""
     """The name of the consumer that was created."""
     num_pending: int = 0
