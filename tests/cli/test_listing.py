@@ -319,7 +319,7 @@ def test_a_changed_source_is_listed_although_the_cache_cannot_be_updated(project
 
 def test_a_terminated_listing_closes_the_source_it_is_opening(project: Project) -> None:
     ended = project.directory / "ended"
-    script = f"trap 'touch {ended}; exit 0' TERM; echo started >&2; read line; touch {ended}"
+    script = f"trap 'touch {ended}; exit 0' TERM; echo started >&2; while read line; do :; done; touch {ended}"
     project.write("operations.toml", f'[sources.slow]\ncommand = \'sh\'\nargs = [\'-c\', """{script}"""]\n')
     process = project.start("ls", "--debug")
     assert process.stderr is not None

@@ -146,9 +146,11 @@ def _value(sign: str, text: str, path: FieldPath, fields: Fields) -> Any:
 
 def _warn_of_file_name(text: str, path: FieldPath, fields: Fields) -> None:
     """Warn if the text for a binary field, or for a list of them, is the name of a file."""
+    if not isfile(text):
+        return
     known = _known(path)
     is_list = not fields.is_binary(known) and fields.is_binary([*known, 0])
-    if (is_list or fields.is_binary(known)) and isfile(text):
+    if is_list or fields.is_binary(known):
         word = shell_quoted(f"{_shown(path)}{'[]' * is_list}@{text}")
         warn(f"{_shown(path)} is binary: its content is the text {text}; write {word} for the content of the file")
 
