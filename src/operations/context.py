@@ -76,7 +76,10 @@ class Grant(msgspec.Struct, eq=False, kw_only=True):
     token: str = ""
     """An unguessable string that proves the grant to a hub; empty on a transport that needs no such token."""
     signature: object = None
-    """The signed request that the grant was made for, on a transport with signed requests."""
+    """On a transport with signed requests: the first signed request of the chain of nested calls that led to this one.
+
+    None if the request is not signed.
+    """
     origin: object = None
     """The transport that the request came from; at a hub, the id of the request."""
     deadline: int | None = None

@@ -16,7 +16,7 @@ NOT_CONVERTED = "NOT_CONVERTED"
 
 
 def unavailable(operation_id: str, reason: str, executed: Executed) -> CallError:
-    """Return the error for a call that has no worker, or whose connection was lost."""
+    """Return the `UNAVAILABLE` error of a call; `reason` is the cause, such as no worker or a lost connection."""
     details = {"operationId": operation_id, "executed": executed}
     return CallError(ErrorCode.UNAVAILABLE, f"{operation_id}: {reason}", details)
 

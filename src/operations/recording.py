@@ -157,7 +157,7 @@ class FileRecorder:
 
 
 def _call_error(invocation: Invocation, error: BaseException) -> CallError:
-    """Return the error with which a call ended that an exception or a cancellation ended."""
+    """Return the error of a call that an exception or a cancellation ended."""
     operation_id, deadline = invocation.spec.id, invocation.context.deadline
     translated = translate(error, operation_id)
     if isinstance(translated, CallError):

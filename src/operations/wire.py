@@ -17,7 +17,7 @@ import msgspec
 from operations.errors import CallError, ErrorCode
 
 PLAIN = frozenset({str, int, bool, type(None)})
-"""Types whose values are the same in every format."""
+"""Types whose values are the same in every format, except integers above 64 bits in MessagePack."""
 _BYTES = frozenset({bytes, bytearray, memoryview})
 PACKABLE = PLAIN | _BYTES
 """Types whose values MessagePack writes unchanged, except integers above 64 bits."""

@@ -203,5 +203,5 @@ def test_a_file_name_as_the_text_of_a_binary_field_is_noted(
     assert capsys.readouterr().err == ""  # no such file
     Path("oak.png").write_bytes(b"green")
     assert read_input([f"{key}=oak.png"], BINARY) == {key: text}
-    note = f"note: {key} is binary: its content is the text oak.png; write {better} for the content of the file\n"
+    note = f"note: {key} is set to the text oak.png; write {better} to send the content of the file with this name\n"
     assert capsys.readouterr().err == ("" if better is None else note)

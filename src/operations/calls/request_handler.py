@@ -189,7 +189,10 @@ class RequestHandler:
     def _record(
         self, signs: SignsNestedCalls, event: CallRequested, reply: Reply, request: Request
     ) -> Coroutine[Any, Any, bool] | None:
-        """Return a coroutine that adds a signed request to the shared record, or None if that is not necessary."""
+        """Return a coroutine that adds a signed request to the shared record of signed requests.
+
+        Return None if that is not necessary.
+        """
         if request.grant.signature is None:
             return None
         spec = self.registry.get_spec(request.operation_id)

@@ -31,10 +31,11 @@ def overview() -> str:
     ]
     for group, commands in GROUPS.items():
         lines += ["", paint("bold", group), *_rows([(name, text) for name, text in commands.items()])]
-    options = ", ".join(option.short or option.name for option in (*COMMON, VERSION))
+    options = ", ".join(option.short or option.name for option in COMMON)
     codes = " · ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
     lines += ["", *_wrap(f"Options of every command: {options}"), *_wrap(f"Exit codes: {codes}")]
-    return "\n".join([*lines, "Run 'ops COMMAND --help' for details, and 'ops init' to begin."])
+    lines.append("Run 'ops COMMAND --help' for details, 'ops init' to begin, and 'ops -V' for the version.")
+    return "\n".join(lines)
 
 
 def describe(command: Command) -> str:

@@ -152,7 +152,7 @@ def _warn_of_file_name(text: str, path: FieldPath, fields: Fields) -> None:
     is_list = not fields.is_binary(known) and fields.is_binary([*known, 0])
     if is_list or fields.is_binary(known):
         word = shell_quoted(f"{_shown(path)}{'[]' * is_list}@{text}")
-        warn(f"{_shown(path)} is binary: its content is the text {text}; write {word} for the content of the file")
+        warn(f"{_shown(path)} is set to the text {text}; write {word} to send the content of the file with this name")
 
 
 def typed(text: str, path: FieldPath, fields: Fields) -> Any:
@@ -210,7 +210,7 @@ _BOOLEANS = {"true": True, "false": False, "yes": True, "no": False, "on": True,
 
 
 def _parse_key(key: str, fields: Fields) -> list[str | int]:
-    """Split a key such as `a.b[0]` into steps; a declared name that contains dots is one step."""
+    """Split a key such as `a.b[0]` into steps; a key that is a declared name is one step, even with dots."""
     if key in fields.names():
         return [key]
     steps: list[str | int] = []

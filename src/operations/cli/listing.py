@@ -25,7 +25,10 @@ class Listing(NamedTuple):
     """Kind of each source, by name."""
     spec: Callable[[str], dict[str, Any] | None]
     faults: Mapping[str, str] = MappingProxyType({})
-    """The `fault` of each failed source's `SourceReport`, by the source's name; without disabled sources."""
+    """The `fault` of each failed source's `SourceReport`, by the source's name.
+
+    Sources that cannot be opened because of their settings (`Source.problem`) are not included.
+    """
 
     def find(self, operation_id: str) -> CatalogueEntry:
         """Return the entry of an operation; raise an error with the nearest id if it is unknown."""

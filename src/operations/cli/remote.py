@@ -161,7 +161,8 @@ async def _registered(
 ) -> Operation[Any]:
     """Wait up to `waiting` seconds for a worker that registers an operation, and return the operation.
 
-    Raise `error` if it shows that a worker has the operation, and `missing` if no worker registers it in time.
+    Wait only if `error` is `UNAVAILABLE` with `executed: no`. Raise `missing` if no worker registers the operation in
+    time, or immediately if `error` is `OPERATION_NOT_FOUND`. Raise any other `error` again.
     """
     if error.code is ErrorCode.OPERATION_NOT_FOUND:
         raise missing

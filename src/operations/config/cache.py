@@ -60,9 +60,9 @@ class CachedSource(msgspec.Struct, frozen=True, array_like=True):
     skipped: Sequence[tuple[str, str]] = ()
     """Skipped files and operations, with the reasons."""
     fault: str = ""
-    """The `fault` of a failed source's `SourceReport`; empty if the source did not fail, or is disabled.
+    """The `fault` of a failed source's `SourceReport`; empty if the source did not fail.
 
-    A source is disabled while a variable of its settings is not set.
+    Also empty if its settings alone prevent opening the source (`Source.problem`), for example an unset variable.
     """
     hidden: Sequence[str] = ()
     """Ids of this source's operations that an earlier source in the file also has, and therefore owns."""
@@ -74,7 +74,7 @@ class CachedSource(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CacheHeader(msgspec.Struct, frozen=True, array_like=True):
-    """Header of a cache file: the data that determines whether the cache is valid."""
+    """Header of a cache file: the data that determines whether the cache is valid, and the state of each source."""
 
     configuration: Mapping[str, str]
     """Digest of each configuration file."""

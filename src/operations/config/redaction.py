@@ -148,7 +148,7 @@ def _walk_text(text: str, hide: Hide) -> str:
 
 
 def _walk_arguments(arguments: Iterable[str], hide: Hide) -> list[str]:
-    """Redact command arguments: values of flags with secret names, and headers."""
+    """Redact command arguments: values of flags with secret names, headers, and credentials in other arguments."""
     walked: list[str] = []
     after_flag = False
     for argument in arguments:

@@ -196,7 +196,7 @@ def _hint(source: Source, failure: CallError) -> str | None:
     if isinstance(settings, OpenAPISettings):
         return "check the URL, and that the API is running"
     if isinstance(settings, PythonSettings):
-        return f"set `python` to a directory, a file (relative to {source.directory}) or an importable package"
+        return f"set `python` to a directory or file, relative to {source.directory}, or to an importable package"
     return None
 
 

@@ -24,8 +24,9 @@ HEARTBEAT_SECONDS = 2.0
 
 
 MOST_HELD = 256 << 20
-"""Memory in bytes of the stored messages of one address that a peer holds. While the messages need more, the peer takes
-no further messages from the server.
+"""Limit of the memory, in bytes, of the stored messages from one address that a peer holds.
+
+At the limit, the peer takes no further messages from the server.
 """
 DECODED_FACTOR = 100
 """A stored message counts as this many times its length until `Delivery.weigh` is called: one byte of MessagePack can

@@ -1,8 +1,8 @@
 """URLs of transports: the transport that a scheme opens, and hosts and ports, which are checked before connecting.
 
-The table has the schemes of this project. Other packages, and `operations.calls` for `ws` and `wss`, register an entry
-point in the group `operations.transports`. The name of the entry point is the scheme; its object is called with the URL
-and options. The library of a transport is imported when its URL is opened.
+`_SCHEMES` has the schemes of this project. The modules for `ws` and `wss`, and for the schemes of other packages, are
+entry points in the group `operations.transports`. The name of an entry point is the scheme; its object is called with
+the URL and options. The library of a transport is imported when its URL is opened.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from operations.errors import CallError, ErrorCode
 
 GROUP = "operations.transports"
-"""The entry-point group of the schemes of other packages."""
+"""The entry-point group of `ws`, `wss` and the schemes of other packages."""
 
 
 class _Scheme(NamedTuple):

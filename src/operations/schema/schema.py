@@ -196,7 +196,7 @@ class Schema:
 
     @property
     def _affordable(self) -> bool:
-        """Whether the native engine may be called for any value."""
+        """Whether the document is cheap enough for the native engine, whatever the value."""
         return self._conversion.plain or self._costs.affordable
 
     @shared_attribute

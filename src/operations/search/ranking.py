@@ -76,7 +76,7 @@ class _Entry(msgspec.Struct):
     scopes: frozenset[str]
     """Stems of qualifiers in the title and the path, such as `legacy`."""
     last: str
-    """The stem of the last path segment that is not a parameter."""
+    """The stem of the last word of the path, without parameters and versions; empty if there is no such word."""
     depth: int
     """Number of path segments, without parameters and versions."""
     verbs: frozenset[str]

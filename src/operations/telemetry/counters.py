@@ -44,7 +44,7 @@ class Counters:
 
     @property
     def unsent(self) -> int:
-        """Number of messages that were not sent because their connection was lost."""
+        """Number of messages that could not be sent: there was no connection, or the server would refuse them."""
         return self._unsent()
 
     def to_dict(self) -> dict[str, int]:

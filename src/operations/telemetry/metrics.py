@@ -48,7 +48,9 @@ METRICS: Mapping[str, Metric] = {
     "operations_bus_forged_total": Metric("counter", "Identities claimed in a payload without authentication."),
     "operations_bus_expired_total": Metric("counter", "Requests whose deadline passed before they could run."),
     "operations_bus_dead_lettered_total": Metric("counter", "Stored requests that became dead letters."),
-    "operations_bus_unsent_total": Metric("counter", "Messages that were not sent because the connection was lost."),
+    "operations_bus_unsent_total": Metric(
+        "counter", "Messages that could not be sent: there was no connection, or the server would refuse them."
+    ),
     "operations_bus_abandoned_total": Metric("counter", "Handlers that ignored cancellation."),
     "operations_transport_reconnects_total": Metric("counter", "Reconnections to a broker or hub."),
     "operations_transport_losses_total": Metric("counter", "Connections to a hub or broker that were lost."),

@@ -267,7 +267,7 @@ class RoutedCall(Grant, eq=False):
     expiring: set[RoutedCall] | None = None
     """The calls that the hub ends in the same second at the latest, this call included; None without a deadline."""
     period: int = -1
-    """The period of the queue in which the request was sent; -1 once the worker has confirmed it."""
+    """The queue's `period` when the request was sent; -1 once the worker has confirmed the request in that period."""
     has_ended: bool = False
     began: float = 0.0
     """Time of `perf_counter` at which the call was forwarded, if the hub has observers."""

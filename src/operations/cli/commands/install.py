@@ -30,7 +30,7 @@ def run(args: ParsedArguments) -> int:
     config = require_configuration(args)
     name = args.name or re.sub(r"[^A-Za-z0-9_-]+", "-", config.path.parent.name).strip("-") or "operations"
     if not _NAME.fullmatch(name):
-        raise CommandError(f"invalid server name {name!r}", "use letters, digits, _ and -")
+        raise CommandError(f"invalid server name {name!r}", "use 1 to 64 letters, digits, _ and -")
     path = editor_file(args.editor, config.path.parent)
     entry = server_entry(args.editor, config.path)
     before = _read(path)

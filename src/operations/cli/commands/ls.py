@@ -53,7 +53,7 @@ def run(args: ParsedArguments) -> int:
 def _failure_code(listing: Listing, args: ParsedArguments) -> int:
     """Return the exit code for the failed sources that the options name: `--source` one, `--refresh` all.
 
-    A source that is disabled because a variable is not set does not fail the command.
+    A source that cannot be opened because of its settings, such as an unset variable, does not fail the command.
     """
     asked = {args.source} if args.source is not None else set(listing.faults) if args.refresh else set()
     faults = {fault for name, fault in listing.faults.items() if name in asked}

@@ -365,7 +365,8 @@ def _readable_headers(headers: HeaderMap) -> Iterator[tuple[str, str]]:
 def _failed(request: HTTPRequest, error: PyreqwestError) -> CallError:
     """Convert a pyreqwest error to a `CallError`.
 
-    The message shows only the last cause, because the first cause contains the whole URL.
+    Of the causes, the message shows only the last one, because the first one contains the whole URL. If the last one
+    contains the URL too, or there is none, the message is that of the error.
     """
     details = error.details if isinstance(error, DetailedPyreqwestError) else None
     causes = [cause["message"] for cause in (details and details["causes"]) or ()]

@@ -27,7 +27,7 @@ _marks: Iterator[int] = itertools.cycle(range(_MIN_MARK, _MAX_MARK))
 
 
 def new_mark() -> int:
-    """Return a mark that no other client in this process has: milliseconds for `TCP_USER_TIMEOUT`."""
+    """Return a mark for a new client: milliseconds for `TCP_USER_TIMEOUT`. Marks repeat after 1,880,000 clients."""
     return next(_marks)
 
 

@@ -432,7 +432,8 @@ class RedisDelivery:
     def dead_letter(self, reason: str, record: Record | None = None) -> None:
         """Move the message to the dead letters, with the reason.
 
-        If `record` is given, store it as the dead letter instead, unless its owner has too many records.
+        If `record` is given, it is stored as the dead letter instead of the message. But if the request has no record
+        yet and the owner of `record` has too many records, the message is moved.
         """
         letter, keys = (self.message, reason.encode()), self._reader.keys
         if record is None:

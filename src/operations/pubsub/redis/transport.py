@@ -178,7 +178,7 @@ class RedisTransport(ReconnectingTransport, Flushes, ReportsBacklog):
         self.write()
 
     async def flush(self) -> None:
-        """Return once the servers have processed all sent messages and ended subscriptions, or a connection fails."""
+        """Return once the servers have processed all sent messages and unsubscriptions, or once a connection fails."""
         self.write()
         if self.epoch is not None:
             with contextlib.suppress(OSError, ReplyError):
@@ -230,7 +230,10 @@ class RedisTransport(ReconnectingTransport, Flushes, ReportsBacklog):
             epoch.main.put(pack(b"PUBLISH", channel, batch), again=again)
 
     def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
-        """Receive the messages to `address`; `work.…` needs a group: one listener of the group gets each message."""
+        """Receive the messages to `address`.
+
+        `work.…` needs a group: each message goes to only one listener of the group.
+        """
         if address.startswith("work.") != (group is not None):
             raise ValueError(f"invalid listener at {address}: expected a group for `work.…` and none elsewhere")
         if group is not None:

@@ -37,7 +37,7 @@ They are repaired without closed forms, which would take longer to compile.
 _PARTS_PER_VALUE = 100
 """Number that is added to the parts of each of the first values, so that at most ten values are treated as first."""
 _PARTS_PER_NODE = 15
-"""Number of parts that repair casts in about the time that generating code for one node takes."""
+"""Number of parts that can be repaired in about the time it takes to generate the code for one node."""
 _MISSING = object()
 _REJECTING = definitions_of(False)
 _ITEMS_ONLY = ANNOTATIONS | {"type", "items", "$ref", "$defs"}
@@ -66,7 +66,7 @@ class Caster:
         self._last_changed = False
         self._first_parts = _FIRST_PARTS
         self._writes_closed = False
-        """Whether closed forms may be written; false while the first values are cast."""
+        """Whether closed forms (see `closed_form`) may be generated; false while the first values are cast."""
         self._slow_parts = 0
         """Parts of the values that were repaired before generated code was written."""
         self._generated_helps = True

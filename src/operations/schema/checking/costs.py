@@ -135,11 +135,11 @@ class Costs:
 
     @property
     def affordable(self) -> bool:
-        """Whether the native engine may be called for any value."""
+        """Whether the document is cheap enough for the native engine, whatever the value."""
         return self.affords(self._document)
 
     def affords(self, schema: Any) -> bool:
-        """Whether the native engine may be called for any value of one schema of the document."""
+        """Whether one schema of the document is cheap enough for the native engine, whatever the value."""
         bounds = self._bounds_of("#") if schema is self._document else _Walk(schema, self._bounds_of)
         if bounds.height > _MAX_HEIGHT:
             return False
@@ -149,7 +149,7 @@ class Costs:
 
     @property
     def explainable(self) -> bool:
-        """Whether the native engine may list the errors of any value."""
+        """Whether listing errors is cheap enough for the native engine, whatever the value."""
         schemas = sum(definition.bounds.schemas for definition in self._definitions.values() if definition.bounds)
         limit = max(EXPLAINABLE, schemas)
         if self._bounds_of("#").visits <= limit:  # fast path: in most documents, paths are few

@@ -94,9 +94,10 @@ class Explainer:
         return self._secrets.secret_paths(value)
 
     def listed(self, value: Any) -> list[Problem]:
-        """Return at most `_MAX_PROBLEMS` problems of a value known to be invalid, and only one of a large value.
+        """Return at most `_MAX_PROBLEMS` problems of a value known to be invalid.
 
-        The problems do not include large values.
+        Of a value with more than `MAX_PARTS` parts, only one problem is listed. If others are not listed, a further
+        entry says so. A problem does not include a value with more than `_MAX_SHOWN_PARTS` parts.
         """
         is_large = has_more_parts(value, MAX_PARTS)
         problems = [_without_large(each) for each in self.problems(value, most=1 if is_large else _MAX_PROBLEMS + 1)]
@@ -223,13 +224,16 @@ class _Printer:
 
 
 def _without_large(problem: Problem) -> Problem:
-    """Return a problem that does not include a large value."""
+    """Return the problem, without its value if the value has more than `_MAX_SHOWN_PARTS` parts."""
     is_large = has_more_parts(problem.value, _MAX_SHOWN_PARTS)
     return msgspec.structs.replace(problem, value=msgspec.UNSET) if is_large else problem
 
 
 class _Unions:
-    """Explains failed unions of one value by the branch that casting would choose, within the budget."""
+    """Explains why the unions of a schema reject a value, by the problems of the branch that casting would choose.
+
+    When the budget of work is spent, the explanation says only that no branch matches.
+    """
 
     def __init__(self, parts: Parts, scoring: Scoring, root: Any) -> None:
         self._parts = parts

@@ -235,7 +235,7 @@ class ConsoleEndpoint:
 
     def _require(self, allowed: bool) -> None:
         if not allowed:
-            message = "send credentials; workers, metrics and the audit log require the scope operations:watch"
+            message = "credentials are required, and for workers, metrics and the audit log the scope operations:watch"
             raise RefusedError(403, ErrorCode.ACCESS_DENIED, message, "MISSING_RIGHTS")
 
 

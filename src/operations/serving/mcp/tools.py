@@ -108,7 +108,7 @@ class Tool:
 
     @cached_property
     def wraps_input(self) -> bool:
-        """Whether the input is nested under `input`, because it may be something else than an object."""
+        """Whether the input is nested under `input`: it is if it may be something else than an object."""
         return not _is_object(self.operation.spec.input_schema)
 
     @cached_property
@@ -119,7 +119,10 @@ class Tool:
 
     @cached_property
     def wraps_modern(self) -> bool:
-        """Whether structured content is nested under `result`, because clients would read null as absent content."""
+        """Whether structured content is nested under `result`: it is if it may be null.
+
+        Clients would read null as absent content.
+        """
         return self.output_schema is not None and self.output_schema.check(None)
 
     @cached_property

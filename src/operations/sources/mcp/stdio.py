@@ -34,7 +34,7 @@ _log = logging.getLogger("operations.mcp")
 CLOSED_SECONDS = 0.5
 """Time limit for the server to exit after its stdin is closed; then it gets SIGTERM, which it may handle."""
 EXIT_SECONDS = 2.0
-"""Time limit for the server to exit after SIGTERM."""
+"""Time limit for the server to exit after SIGTERM, and again after SIGKILL."""
 MAX_LOG_LINE = 8_192
 MAX_UNSENT_REQUESTS = 32 * 1024 * 1024
 """Maximum number of bytes of queued requests; a request that is larger is queued alone."""

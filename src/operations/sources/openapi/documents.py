@@ -355,7 +355,7 @@ async def read_referenced_files(documents: Documents, text: bytes | None, read: 
         if urlsplit(target).scheme != "file":
             continue
         if not target.startswith(directory) or "/../" in unquote(target):
-            problems.append(f"{target} is outside the document's directory: pass root= to allow it")
+            problems.append(f"{target} is outside the allowed directory (in Python, root= sets this directory)")
             continue
         try:
             document = read_document(await read(unquote(urlsplit(target).path)), target)

@@ -126,9 +126,10 @@ def from_openapi_file(
     loader: Loader | None = None,
     own: bool = True,
 ) -> AwaitableContext[APIOperations]:
-    """Return the operations of a document in a file; it may refer to files in its directory or below `root`.
+    """Return the operations of a document in a file.
 
-    Symbolic links are followed if they lead to such a file.
+    The document may refer to files below `root`, by default the directory of the document. Symbolic links are followed
+    if they lead to such a file.
 
     Await the result, or use it with `async with`, which closes the connections.
     """
@@ -354,7 +355,8 @@ def read_file(path: str, directory: Path | None = None, *, may_be_pipe: bool = F
     if directory is not None:
         file = file.resolve()
         if not file.is_relative_to(directory.resolve()):
-            raise OSError(errno.EACCES, "it is a link out of the document's directory: pass root= to allow it")
+            problem = "it is a link to a file outside the allowed directory (in Python, root= sets this directory)"
+            raise OSError(errno.EACCES, problem)
     return file.read_bytes() if may_be_pipe and file.is_fifo() else read_regular(file, _DOCUMENT_BYTES)
 
 

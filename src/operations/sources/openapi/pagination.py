@@ -101,7 +101,10 @@ def _items(data: Any, pointer: str) -> list[Any]:
 
 
 def _next(pagination: Pagination, envelope: ResponseEnvelope[Any], value: Mapping[str, Any]) -> Any:
-    """Return the URL, cursor or number of the next page; None after the last page."""
+    """Return the URL, cursor or number of the next page; None if there is no further URL or cursor.
+
+    Numbers never end: the list ends at an empty page.
+    """
     meta = envelope.meta
     if pagination.kind == "page":
         return value[pagination.parameter] + pagination.step

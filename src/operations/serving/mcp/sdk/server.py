@@ -344,8 +344,8 @@ class SDKClient:
                 raise
             raise CallError(ErrorCode.TIMEOUT, f"no answer within {timeout:g} s", {"reason": "NO_ANSWER"}) from None
         except (MCPError, ValidationError) as error:
-            _log.debug("the client did not answer %s: %s", request.method, error)
-            message = f"the client did not answer {request.method}"
+            _log.debug("the client gave no valid answer to %s: %s", request.method, error)
+            message = f"the client gave no valid answer to {request.method}"
             raise CallError(ErrorCode.UNAVAILABLE, message, {"reason": "NO_ANSWER"}) from None
         return answer.model_dump(by_alias=True, mode="json", exclude_none=True)
 
