@@ -124,7 +124,10 @@ def _values(declared: Argument | Option, word: str, positional: list[str], befor
 
 
 def _operations(word: str, ids: Iterable[str]) -> Iterator[str]:
-    """Yield the ids that start with a word; of more than 40 ids, only the next namespaces, if these differ."""
+    """Yield the ids that start with a word.
+
+    If there are more than 40 ids, in different namespaces below the word, yield only the namespaces.
+    """
     found = [each for each in ids if each.startswith(word)]
     if len(found) <= 40:
         yield from found

@@ -48,7 +48,7 @@ class Output:
         """Return what to print for a result, with a line end.
 
         With `compact`, JSON is written on one line, and bytes as JSON. With `to_file`, bytes are returned unchanged,
-        even with `--json`, and so is a file that is the only one among content blocks.
+        even with `--json`; for content blocks with exactly one file, the bytes of this file are returned.
         """
         value = self._selected(envelope)
         if self._jq is not None:

@@ -71,7 +71,7 @@ class _IndentingFormatter(logging.Formatter):
 
 
 class _Everything(_Printing):
-    """Prints every log record, with the time since the start and tracebacks."""
+    """Prints every log record, with tracebacks and the time since the start."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record."""

@@ -82,7 +82,7 @@ class CommandSession:
         report_failures(args, [report for report in self.reports if report is not needed])
 
     def failed_source_of(self, operation_id: str) -> SourceReport | None:
-        """Return the failed source that has an operation, by the cache or by its namespace; None if there is none."""
+        """Return the failed source of an operation, according to the cache or to the operation's namespace, or None."""
         failed = [report for report in self.reports if report.state == "failed"]
         if self.config is None or not failed:
             return None

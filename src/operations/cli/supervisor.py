@@ -1,4 +1,4 @@
-"""Supervisor: runs several processes of one command, restarts those that fail, replaces them on a reload."""
+"""Supervisor: runs several processes of one command, restarts failed processes, and replaces all on a reload."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _HARMLESS = frozenset(
         *("max_message_bytes", "retry", "limits", "reconnect"),
     }
 )
-"""Settings of sources that change neither the code that runs nor the destination of sent variables."""
+"""Source settings that affect neither the code that runs nor the destination of sent variables."""
 _NOT_SENT = frozenset({"token", "key", "key_file", "keys", "certificate", "http", "host", "port", "console", "jobs"})
 """Settings of `[access]`, `[hub]` and `[serve]` whose values a hub or server does not send to others."""
 _PLAIN = r"[^\s'\"\\]+"
@@ -115,7 +115,7 @@ def _source_actions(source: Source) -> Iterator[str]:
 
 
 def _sent_by_serving(config: Config) -> Iterator[Action]:
-    """Yield an action for each destination to which a server or hub sends variables: its issuer, its callers."""
+    """Yield an action for each destination to which a server or hub sends variables: the issuer, or the callers."""
     tables = {name: config.written.get(name) for name in ("access", "hub", "serve")}
     serve = tables["serve"]
     issuer = serve.get("issuer") if isinstance(serve, Mapping) else None

@@ -42,7 +42,7 @@ class ConfigDocument(msgspec.Struct, frozen=True, dict=True):
     def line(self, key: Key, mention: str = "") -> int:
         """Return the line of a key, or of its nearest parent that has a line.
 
-        With `mention`, return the first line from this line on that contains the text `mention`, if there is one.
+        With `mention`, search from this line on, and return the first line that contains the text `mention`, if any.
         """
         while key and key not in self.lines:
             key = key[:-1]

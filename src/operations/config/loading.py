@@ -242,7 +242,10 @@ class _ConfigReader:
     def _substitute(
         self, checker: Checker, tree: Any, key: Key, special: Mapping[str, str] | None = None
     ) -> tuple[Any, dict[Key, ConfigProblem]]:
-        """Return a tree with its variables replaced, and the unset variables by key; report other problems."""
+        """Return a tree with its variables replaced, and by key the problems of variables without a value.
+
+        Report other problems.
+        """
         missing: dict[Key, ConfigProblem] = {}
         if "${" not in checker.document.text:
             return tree, missing

@@ -34,7 +34,7 @@ def config_schema() -> dict[str, Any]:
 
 
 def _adapt(schema: Any) -> Any:
-    """Return a schema without `null`, which TOML lacks, that also allows `${…}` for numbers and booleans."""
+    """Return a schema for TOML: without `null`, and with `${…}` as an alternative to numbers and booleans."""
     if isinstance(schema, list):
         return [_adapt(item) for item in schema]
     if not isinstance(schema, dict):

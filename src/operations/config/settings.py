@@ -532,7 +532,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     unset_variables: frozenset[str] = frozenset()
     """Names of the variables in `${…}` that are not set, also of those with a default (`${NAME:-default}`)."""
     unusable: Mapping[str, str] = {}
-    """Why tables cannot be used: a variable in them is not set. The keys are `transports.<name>`, `hub` and `serve`."""
+    """Why a table cannot be used: the problem of a variable in the table.
+
+    The keys are `transports.<name>`, `hub` and `serve`.
+    """
     written: Mapping[str, Any] = {}
     """The tables other than sources as written in the file: their variables (`${…}`) are not replaced."""
 

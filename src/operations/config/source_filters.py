@@ -89,7 +89,7 @@ def unmatched(patterns: Iterable[str], ids: Collection[str]) -> list[str]:
 
 
 def _compile(pattern: str) -> re.Pattern[str]:
-    """Compile a pattern: `*` matches any characters, as a group; `?` matches one."""
+    """Compile a pattern: `*` becomes a group that matches any number of characters; `?` matches one character."""
     parts = (re.escape(part).replace(r"\?", ".") for part in pattern.split("*"))
     return re.compile("(.*)".join(parts), re.S)
 

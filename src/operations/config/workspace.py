@@ -55,7 +55,7 @@ class FilteredCatalogue(OperationCatalogue):
         super().__init__()
         self.skipped: dict[str, Skipped] = {}
         self.hidden: dict[str, str] = {}
-        """Ids that this source could not register because another source has them, by the ids in this view."""
+        """Ids that were not registered because another operation has them. The keys are the ids in this view."""
         self._registry = registry
         self._rules = rules
         self._owner_of = owner_of
@@ -159,7 +159,7 @@ class Workspace:
         return unmatched(self.config.access, list(self.registry))
 
     def hidden_of(self, source: str) -> list[str]:
-        """Return the ids that this source could not register because another source has them."""
+        """Return the ids that this source could not register because another operation has them."""
         view = self._views.get(source)
         return [] if view is None else list(view.hidden.values())
 
@@ -187,7 +187,7 @@ async def open_workspace(
     ask: Ask | None = None,
     callbacks: SourceCallbacks = NO_CALLBACKS,
 ) -> AsyncIterator[Workspace]:
-    """Open the sources of a configuration concurrently, or only the sources whose names are in `only`.
+    """Open the sources of a configuration concurrently; with `only`, just the sources with these names.
 
     A source that fails does not affect the others: `Workspace.reports` has the reason. `on_progress` receives the
     report of each source when the source is ready or has failed; without `on_progress`, failures are logged as

@@ -30,7 +30,7 @@ _HEAD_SECONDS = 10.0
 _UNREAD_SECONDS = 30.0
 """Seconds within which a client must read some of the data that waits for it."""
 _MAX_UNREAD_BYTES = 256 << 20
-"""Largest number of bytes of responses of all connections together that wait to be read."""
+"""Largest number of unread bytes of responses, of all connections together."""
 _REFUSAL = "HTTP/1.1 {}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 _BAD_REQUEST = _REFUSAL.format("400 Bad Request").encode()
 _TOO_LARGE = _REFUSAL.format("431 Request Header Fields Too Large").encode()
@@ -139,7 +139,10 @@ class HTTPProtocol(asyncio.Protocol):
         return True
 
     def _parse_without_upgrade(self, rest: bytes) -> bool:
-        """Parse a request again without its `Upgrade` header, which makes the parser end the request before a body."""
+        """Parse a request again without its `Upgrade` header.
+
+        With this header, the parser ends the request before the body.
+        """
         self._headers = [header for header in self._headers if header[0] != b"upgrade"]
         head = self._write_head()
         self._parser = httptools.HttpRequestParser(self)
@@ -356,7 +359,7 @@ class HTTPProtocol(asyncio.Protocol):
         return is_websocket and not has_body and self._config.ws_protocol_class is not None
 
     def _upgrade(self) -> None:
-        """Pass the connection on to uvicorn's WebSocket protocol, or refuse that while other requests are pending."""
+        """Pass the connection on to uvicorn's WebSocket protocol; refuse the upgrade while other requests are pending."""
         if self._running is not None or self._waiting:
             self._refuse(_BAD_REQUEST)
             return

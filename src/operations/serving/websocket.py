@@ -102,7 +102,7 @@ class WebSocketEndpoint(RouteObserver):
             connection.end(reason)
 
     async def drain(self, grace: float) -> None:
-        """Refuse new calls to the internal hub and wait for running ones; then `close`."""
+        """Refuse new calls to the internal hub, wait for running calls, then close the endpoint."""
         if self._handler is not None:
             await self._handler.drain(grace=grace)
         await self.close()

@@ -159,7 +159,7 @@ def _authenticator(settings: HubSettings, args: ParsedArguments, config: Config 
 
 
 class _Either:
-    """Authenticator that tries a second one for tokens that the first rejects."""
+    """Combines two authenticators: the second one is tried for tokens that the first one rejects."""
 
     def __init__(self, first: Authenticator, second: Authenticator) -> None:
         self._first = first

@@ -51,9 +51,9 @@ def run(args: ParsedArguments) -> int:
 
 
 def _failure_code(listing: Listing, args: ParsedArguments) -> int:
-    """Return the exit code for the failed sources that the options name: `--source` one, `--refresh` all.
+    """Return the exit code for failed sources: with `--source` only this source counts, with `--refresh` every source.
 
-    A source that cannot be opened because of its settings, such as an unset variable, does not fail the command.
+    A source that cannot be opened because of its settings, such as an unset variable, does not count.
     """
     asked = {args.source} if args.source is not None else set(listing.faults) if args.refresh else set()
     faults = {fault for name, fault in listing.faults.items() if name in asked}

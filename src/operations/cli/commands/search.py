@@ -32,7 +32,7 @@ def run(args: ParsedArguments) -> int:
 
 
 def rank(query: str, entries: Sequence[CatalogueEntry]) -> list[CatalogueEntry]:
-    """Return the entries that match any word of the query, best first."""
+    """Return the entries that match at least one word of the query, best first."""
     by_id = {entry.id: entry for entry in entries}
     return [by_id[operation_id] for operation_id in SearchIndex(map(_document, entries)).search(query)]
 

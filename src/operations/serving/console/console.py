@@ -117,7 +117,7 @@ class Console:
 
 
 def _endpoints(exposure: Exposure, jobs: Jobs | None) -> set[Endpoint]:
-    """Return the endpoints of the buses that served operations come from, and of the bus that stores jobs."""
+    """Return the endpoints of the buses from which the exposed operations come, and of the bus that stores jobs."""
     operations = exposure.registry.operations.values()
     found = {operation.origin for operation in operations if isinstance(operation.origin, Endpoint)}
     transport = None if jobs is None else jobs.transport

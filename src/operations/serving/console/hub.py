@@ -99,7 +99,7 @@ class HubRecorder(RouteObserver):
             self._records.queue(record, slots)
 
     def _free_slot(self, call: RoutedCall) -> None:
-        """Record that the longest-waiting call of a worker starts, unless `call`, which has ended, was waiting itself.
+        """Handle the end of `call`: if it was not waiting, record that the longest-waiting call of its worker starts.
 
         Workers do not report when a call starts.
         """

@@ -288,7 +288,7 @@ def _in_tree_order(records: Sequence[CallRecord]) -> list[CallRecord]:
 
 
 def _clamp(spans: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Move the times of each span between the start and end of its parent. In `spans`, parents must come first."""
+    """Limit the times of each span to the duration of its parent. In `spans`, parents must come first."""
     by_id = {span["requestId"]: span for span in spans}
     for span in spans:
         parent = by_id.get(span.get("parentRequestId", ""))

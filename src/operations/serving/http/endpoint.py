@@ -49,7 +49,7 @@ from operations.wire import LARGE_MESSAGE
 
 _log = logging.getLogger("operations.serving")
 _SUGGESTIONS_PER_SECOND = 5
-"""At most this many errors for unknown paths per second, for all callers together, suggest ids.
+"""Largest number of errors per second, for all callers together, that suggest ids for an unknown path.
 
 The number is limited because each search for similar ids takes milliseconds.
 """

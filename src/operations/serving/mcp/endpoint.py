@@ -200,7 +200,7 @@ class _Disconnect:
 
 
 def _is_fast(scope: Any, headers: Mapping[bytes, bytes]) -> bool:
-    """Whether the fast path may serve a POST request, by its headers."""
+    """Whether the headers of a POST request permit the fast path."""
     accept = headers.get(b"accept", b"")
     return (
         headers.get(b"mcp-protocol-version", b"").strip(b" \t") == _VERSION

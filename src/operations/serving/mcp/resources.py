@@ -218,7 +218,7 @@ class ResourceIndex:
         return None
 
     def hides(self, uri: str, identity: Identity | None) -> bool:
-        """Whether a URI matches resources of which the caller may use none."""
+        """Whether a URI matches resources, but none that the caller may use."""
         if self.find_resource(uri, identity) is not None:
             return False
         return any(

@@ -344,8 +344,7 @@ def _nested(schema: Schema, name: str) -> dict[str, Any]:
 
 
 def tool_sets(exposure: Exposure, tool_list: ToolList, make: Callable[[ToolSet], T]) -> PerRights[T]:
-    """Return a cache of an object for each set of rights; `make` creates it from a tool set of permitted operations.
-
+    """Return a cache with one object for each set of rights; `make` creates the object from the permitted operations.
     The tool sets are used only to list and describe operations; calls go through `MCPCalls`.
     """
 
