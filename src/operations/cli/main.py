@@ -161,7 +161,7 @@ def _common_options(
 def _resolve(words: list[str], before: dict[str, object]) -> tuple[Command, list[str]]:
     """Return the command and the words after it.
 
-    If common options stand between the two parts of the command's name (`ops config --json show`), add them to `before`.
+    Common options between the two parts of the command's name (`ops config --json show`) are added to `before`.
     """
     name, rest = words[0], words[1:]
     if name == "__complete":

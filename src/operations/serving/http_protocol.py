@@ -359,7 +359,7 @@ class HTTPProtocol(asyncio.Protocol):
         return is_websocket and not has_body and self._config.ws_protocol_class is not None
 
     def _upgrade(self) -> None:
-        """Pass the connection on to uvicorn's WebSocket protocol; refuse the upgrade while other requests are pending."""
+        """Pass the connection on to uvicorn's WebSocket protocol; refuse this while other requests are pending."""
         if self._running is not None or self._waiting:
             self._refuse(_BAD_REQUEST)
             return

@@ -159,7 +159,7 @@ class SDKServer:
         )
 
     def _input_schema(self, name: str) -> dict[str, Any] | None:
-        """Return a tool's input schema if clients must also send arguments as headers and may call the tool; else None."""
+        """Return the input schema of a permitted tool if clients must also send arguments as headers; else None."""
         tool = self.mcp_server.tool_list.find(name, requester.get())
         return tool.input_document if tool is not None and tool.has_headers else None
 
