@@ -39,7 +39,7 @@ from operations.wire import encode_json
 T = TypeVar("T")
 _log = logging.getLogger("operations")
 _ACKNOWLEDGED_WITHIN = 2.0
-"""Longest time in seconds for which a worker waits for the hub's confirmation when it leaves."""
+"""Longest time in seconds for which a leaving worker waits for the hub's confirmation."""
 _ANSWER_SECONDS = 0.05
 """Share of each second that may be spent on announcements to single peers that request one.
 
@@ -48,7 +48,7 @@ When this time is used up, further peers wait until the end of the second. Then 
 _MOST_WORKERS = 10_000
 _MOST_OPERATIONS = 100_000
 _MOST_BYTES = 128 << 20
-"""Limits of the workers that `WorkerDirectory` knows: their number, and their operations and bytes of specs in total.
+"""Limits of `WorkerDirectory`: the number of workers, and the total number and bytes of their specs.
 
 On Redis, any caller can send announcements.
 """
@@ -322,7 +322,7 @@ class WorkerDirectory:
         self._silent: dict[str, int] = {}
         """Number of heartbeat intervals of this process since the last message of each worker.
 
-        Seconds would also count the time in which this process was stopped or busy and read no messages.
+        A number of seconds would include time in which this process was stopped or busy and read no messages.
         """
         self._known: dict[str, _KnownWorker] = {}
         self._parts: dict[str, tuple[list[AnnouncementPayload], int]] = {}
@@ -364,7 +364,7 @@ class WorkerDirectory:
             self._remove(event.payload.worker_id)
 
     def _hear(self, worker_id: str) -> bool:
-        """Store that a worker is alive; return False if there are too many workers, so that the message is ignored."""
+        """Store that a worker is alive; return False, to ignore the message, if there are too many workers."""
         if worker_id not in self._silent and len(self._silent) >= _MOST_WORKERS:
             self._endpoint.counters.rejected += 1
             return False

@@ -254,7 +254,10 @@ class PendingRequestMap:
                 del pending  # as in `_call`
 
     def _use_grant(self, request: RequestPayload, grant: Grant | None, as_worker: bool) -> None:
-        """Give a nested call the identity of its grant if the transport accepts one; raise an error to refuse it."""
+        """Give a nested call the identity of its grant if the transport accepts claimed identities.
+
+        Raise a CallError if the call is not allowed.
+        """
         if grant is None:
             return
         if as_worker:

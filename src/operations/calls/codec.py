@@ -149,7 +149,9 @@ class Codec:
             return self._decode_other_request(message)
 
     def decode_large(self, message: bytes, *, only_requests: bool = False) -> Event:
-        """Decode a large event of `_LargeEvent`, or with `only_requests` a large request, except its input or output.
+        """Decode a large event, but not its input or output.
+
+        The event must be one of `_LargeEvent`, or with `only_requests` a request.
 
         Raise an exception of `UNREADABLE` for any other message, and for a request whose metadata and identity have
         more than `LARGE_MESSAGE` bytes.
@@ -290,7 +292,10 @@ def codec_of(message: bytes) -> Codec:
 
 
 def part_reader(kind: type[T]) -> Callable[[msgspec.Raw | bytes, Codec], T]:
-    """Return a function that decodes a part of an event as `kind`, and which may raise an exception of `UNREADABLE`."""
+    """Return a function that decodes a part of an event as `kind`.
+
+    The function may raise an exception of `UNREADABLE`.
+    """
     decode = {
         JSON.name: msgspec.json.Decoder(kind).decode,
         MSGPACK.name: msgspec.msgpack.Decoder(kind, ext_hook=read_extension).decode,
@@ -310,7 +315,7 @@ def read_event(message: bytes) -> dict[str, Any]:
 
 
 def transcode(message: bytes, target: Codec) -> bytes:
-    """Convert an event to another codec; raise `VALIDATION_ERROR` if that codec cannot express it."""
+    """Convert an event to another codec; raise `VALIDATION_ERROR` if that codec cannot encode the event."""
     source = codec_of(message)
     if source is target:
         return message

@@ -127,7 +127,7 @@ class PendingRequest(Protocol):
 
 
 class RunningRequest(Protocol):
-    """A call or stream that runs here and that its caller can abort or grant credit to."""
+    """A call or stream that runs here. Its caller can abort it, and grant credit to a stream."""
 
     id: str
     """The request id."""
@@ -149,7 +149,7 @@ class SignsNestedCalls(Protocol):
         """Return the transport that signs for the caller of `grant`; without a grant, for this process itself."""
 
     def sign_for(self, grant: Grant, address: str, message: bytes) -> bytes:
-        """Return a request, signed for the caller of a grant; raise a CallError if its request is not signed."""
+        """Return a request, signed for the caller of `grant`; raise a CallError if `grant` is for an unsigned one."""
 
     def root_of(self, event: CallRequested) -> object:
         """Return the root (see `RootRequest`) of the request that is being received; None if it is not signed."""

@@ -101,7 +101,7 @@ class AbortPayload(_CallPayload):
 
 
 class AcceptancePayload(_CallPayload):
-    """Payload of `call.accepted`: this worker runs the call."""
+    """Payload of `call.accepted`: the worker that runs the call."""
 
     worker_id: _Id
 

@@ -1,4 +1,4 @@
-"""HeldRequests: the memory at a worker that requests of callers without rights take while they wait."""
+"""HeldRequests: counts the memory that waiting requests of callers without rights take at a worker."""
 
 from __future__ import annotations
 

@@ -92,12 +92,12 @@ class LivenessMonitor:
             self._stop_listening = None
 
     def _last_backlog(self, pending: PendingRequest) -> float | None:
-        """Return when a worker last reported a backlog in the call's namespace, or None."""
+        """Return when a worker last reported a backlog in the call's namespace; None if no worker did."""
         return self._backlog.get(pending.operation_id.rpartition(".")[0])
 
 
 def _note(table: dict[str, float], name: str, now: float) -> None:
-    """Note a time for a name, unless the table is full: on Redis, any caller can send heartbeats under any name."""
+    """Store the time for a name, unless the table is full: on Redis, any caller can send heartbeats under any name."""
     if name in table or len(table) < _MOST_NAMES:
         table[name] = now
 

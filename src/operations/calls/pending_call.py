@@ -186,8 +186,8 @@ class PendingCall(msgspec.Struct, eq=False):
         """Return whether to send the request again.
 
         `executed` is whether the operation ran: `no`, `unknown` or `yes`. With `wait`, a request that did not run is
-        sent again. With `retry`, a request that may have run is sent again. After that, even without `wait`, it is also
-        sent again if an attempt did not run.
+        sent again. With `retry`, a request that may have run is sent again; from then on, it is also sent again
+        after an attempt that did not run, even without `wait`.
         """
         if executed == "no":
             return self._wait or self._risked

@@ -50,7 +50,7 @@ _ACCEPT_SECONDS = 0.1
 _MAX_ATTEMPTS = 8_192
 """Number of recent requests whose duplicates are recognised."""
 _SESSION = re.compile("[.-]")
-"""The characters that end the first part of a session's name; at a hub, a request id begins with that name."""
+"""At a hub, a request id begins with the name of a session; these characters end the first part of that name."""
 _MOST_IDENTITIES = 1_024
 """Number of decoded identities that are kept."""
 

@@ -276,7 +276,7 @@ class SignedTransport(_SigningTransport):
         return self
 
     def sign_for(self, grant: Grant, address: str, message: bytes) -> bytes:
-        """Return a request, signed for the caller of a grant; raise a CallError if the grant's request is not."""
+        """Return a request, signed for the caller of `grant`; raise a CallError if `grant` is for an unsigned one."""
         if not isinstance(grant.signature, RootRequest):
             problem = "the request that this call is nested in is not signed"
             raise CallError(ErrorCode.ACCESS_DENIED, problem, {"reason": "UNSIGNED", "executed": "no"})
@@ -374,7 +374,7 @@ class SignedTransport(_SigningTransport):
     def _apply_root(self, event: CallRequested, root: RootRequest, *, stored: bool) -> None:
         """Apply the deadline of the root to a nested call; a stored call must have been sent before that deadline.
 
-        The time of sending is derived from the expiry of the stored call, because the signer may state any time.
+        The time of sending is derived from the expiry of the stored call: the signer could state any time of sending.
         """
         payload = event.payload
         made_at = (payload.not_after or 0) - int(STORED_SECONDS * 1000) if stored else int(time.time() * 1000)

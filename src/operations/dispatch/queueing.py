@@ -217,7 +217,7 @@ class SlotWaiter:
             self._decided.set_result(None)
 
     async def acquire(self) -> bool:
-        """Wait for a slot; return False if the queue is full, or if the waiter is removed to make room in it."""
+        """Wait for a slot; return False if the queue is full, or if this waiter is removed from it to make room."""
         if not self._slots.enqueue(self):
             return False
         try:
@@ -244,7 +244,7 @@ class Backpressure:
         self._waiting: FairQueue[_Response] = FairQueue()
 
     def change(self, is_congested: bool) -> None:
-        """Record whether the transport has too much unsent data; if it has not, let the next response be sent."""
+        """Store whether the transport has too much unsent data; if not, let the next response be sent."""
         self._is_congested = is_congested
         if is_congested:
             self.is_on = True
@@ -252,7 +252,10 @@ class Backpressure:
             self._resume_next()
 
     async def wait(self, caller: str) -> None:
-        """Wait until a response to `caller` may be sent; then send the response before awaiting anything else."""
+        """Wait until a response to `caller` may be sent.
+
+        The code that awaits this must then send the response before it awaits anything else.
+        """
         response = _Response(caller)
         self._waiting.add(response)
         try:

@@ -32,7 +32,10 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     client: Client | None = None
     """Answers the handler's questions if the job runs in this process; a job on a transport cannot ask questions."""
     exposure: Exposed | None = None
-    """The operations that the submitter's server exposes; a job in this process can itself submit only these."""
+    """The operations that the submitter's server exposes.
+
+    The handler of a job in this process can submit only these operations as further jobs.
+    """
 
 
 MaySee = Callable[[JobRecord], bool]

@@ -34,7 +34,7 @@ QUICK_SECONDS = 0.0002
 """Requests count as quick if handling them takes less than this time on average."""
 _RECENT = 18
 _MOST_SLOW = 2
-"""Requests count as quick if at most this many of the last `_RECENT` responses do not have the mark of quick ones."""
+"""Requests count as quick if all of the last `_RECENT` responses, except at most this many, have the quick mark."""
 _heads = tuple(struct.Struct(f">B{count + 1}I") for count in range(_USUAL + 1))
 _lengths = tuple(struct.Struct(f">{count}I") for count in range(_USUAL + 1))
 

@@ -181,7 +181,7 @@ def split_protocols(lines: Iterable[str]) -> list[str]:
 
 
 def bearer_token(authorization: str, protocols: Iterable[str]) -> str | None:
-    """Return the token of a handshake, from `Authorization` or, for browsers, from a sub-protocol; or None."""
+    """Return the token of a handshake, from `Authorization` or, for browsers, from a sub-protocol; None without one."""
     scheme, _, token = authorization.partition(" ")
     if scheme.lower() == "bearer":
         return token.strip()

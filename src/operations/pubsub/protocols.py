@@ -24,7 +24,7 @@ HEARTBEAT_SECONDS = 2.0
 
 
 MOST_HELD = 256 << 20
-"""Limit of the memory, in bytes, of the stored messages from one address that a peer holds.
+"""Limit in bytes for the memory of the stored messages that a peer holds from one address.
 
 At the limit, the peer takes no further messages from the server.
 """
@@ -161,7 +161,7 @@ OWNER_LENGTH = 16
 
 
 class TooManyRecords(DeliveryRefused):
-    """The reason why a message was not stored: its owner has too many records."""
+    """The reason why a message was not stored: the owner of its record has too many records."""
 
 
 class Delivery(Protocol):
@@ -206,8 +206,8 @@ class Delivery(Protocol):
         """Move the message to the dead letters; it is not delivered again.
 
         If `record` is given, it is stored as the dead letter instead of the message. It replaces the record that was
-        stored with the message. If there was none, the record is added. If it cannot be, for example because its owner
-        already has `most` records, the message is moved.
+        stored with the message. If there was none, `record` is added. If it cannot be added, for example because its
+        owner already has `most` records, the message itself is moved.
         """
 
 
@@ -239,7 +239,10 @@ class Stores(Protocol):
         """
 
     def take(self, address: str, take: Take, *, limit: int) -> Stop:
-        """Take the messages stored at an address, at most `limit` at a time; each message goes to one taking peer."""
+        """Take the messages stored at an address, at most `limit` at a time.
+
+        Of the peers that take messages there, only one gets each message.
+        """
 
 
 @runtime_checkable
@@ -278,7 +281,7 @@ class StoresKeys(Protocol):
         """
 
     def delete_key(self, key: str, entry: str = "") -> None:
-        """Delete the key of a message that is about to be released; keep it if it is stored for another `entry`.
+        """Delete the key of a message that is about to be released, unless the key is stored for another `entry`.
 
         Do nothing if a released message keeps its entry (NATS), because `store_key` returns True for the same entry.
         """
@@ -306,7 +309,10 @@ class InRouterProcess(Protocol):
     """
 
     def accept(self, receive: Callable[[Any, Any, Any], None]) -> None:
-        """Call `receive` with header, codec and router's call of small requests, while there is only one listener."""
+        """Call `receive` with each small request: its header, its codec and the router's object for the call.
+
+        While there are several listeners, `receive` is not called.
+        """
 
     @property
     def respond(self) -> Callable[[Any, bytes], None]:

@@ -352,8 +352,8 @@ class WebSocketLink(picows.WSListener):
 class SocketReader(asyncio.BufferedProtocol):
     """Passes data from the transport of a connection to the protocol of picows, a limited number of bytes at a time.
 
-    picows doubles its read buffer whenever a read fills it, and handles all frames of a read together: a million empty
-    frames would delay other connections for seconds.
+    picows doubles its read buffer whenever a read fills it, and handles all frames of a read together. Without the
+    limit, a million empty frames in one read would delay other connections for seconds.
     """
 
     def __init__(self, transport: asyncio.Transport, link: WebSocketLink) -> None:

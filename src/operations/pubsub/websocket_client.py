@@ -131,7 +131,7 @@ OpenSocket = Callable[[picows.WSParsedURL], Awaitable[socket.socket]]
 
 
 async def open_cancellable(make: Callable[[OpenSocket], Coroutine[Any, Any, T]]) -> T:
-    """Return the connection that `make(open_socket)` opens; when cancelled, shut down the sockets it has opened."""
+    """Return the connection that `make(open_socket)` opens; if this is cancelled, shut down the opened sockets."""
     opened: list[socket.socket] = []
 
     async def open_socket(url: picows.WSParsedURL) -> socket.socket:

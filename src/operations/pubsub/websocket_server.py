@@ -1,4 +1,4 @@
-"""The WebSocket server over picows: it authenticates every connection before it accepts it."""
+"""The WebSocket server over picows: it authenticates every connection before accepting it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from operations.pubsub.websocket import WebSocketLink, settings
 
 
 class WebSocketListener:
-    """A WebSocket server that authenticates every connection before it accepts it."""
+    """A WebSocket server that authenticates every connection before accepting it."""
 
     def __init__(self, server: asyncio.AbstractServer, port: int) -> None:
         self._server = server

@@ -34,9 +34,9 @@ from operations.wire import encode_json
 
 _MOST_OPERATIONS = 10_000
 _MOST_BYTES = 8 << 20
-"""`_MOST_OPERATIONS` and `_MOST_BYTES` limit all workers of one session together.
+"""Limits of all workers of one session together.
 
-They are the number of operations, including rejected ones, and the total size of their specs.
+`_MOST_OPERATIONS` is the number of operations, including rejected ones. `_MOST_BYTES` is the total size of their specs.
 """
 _MOST_WORKERS = 64
 """Largest number of workers of one session."""
@@ -136,7 +136,10 @@ class HubDirectory:
         self._notices = _ChangeNotices()
 
     def announce(self, session: HubSession, header: EventHeader, codec: Codec) -> None:
-        """Register the operations of a worker and withdraw those that it no longer announces, or refuse to."""
+        """Refuse an announcement, or update the operations of its worker.
+
+        Operations that the worker no longer announces are withdrawn.
+        """
         listed = header.namespaces or _EVERYTHING
         principal = session.principal
         refused = {name: _forbidden(session, name) for name in listed if not principal.may_register_within(name)}

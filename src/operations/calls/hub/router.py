@@ -274,9 +274,9 @@ class Router:
     def _identify(self, session: HubSession, header: EventHeader, codec: Codec) -> Identity | None:
         """Return the identity that a request runs as.
 
-        This is the identity that the session may use for the request's grant. Without a grant, it is the identity of
-        the session's own token, or for a trusted session the identity that the request claims. Raise a CallError for a
-        worker's request that has neither a grant nor `asWorker`.
+        With a grant, this is the identity that the session's principal may use on behalf of the grant's caller. Without
+        a grant, it is the identity of the session's own token; for a trusted session, the one that the request claims.
+        Raise a CallError for a worker's request that has neither a grant nor `asWorker`.
         """
         claimed = self._read_claimed(session, header, codec)
         if header.grant is not None:
@@ -522,7 +522,7 @@ class Router:
     def _end(
         self, call: RoutedCall, *, within: float = 0.0, answered: bool = False, code: str = ErrorCode.ABORTED.value
     ) -> bool:
-        """Remove a call that ended with `code`, and end its grant in `within` seconds.
+        """Remove a call that ended with `code`, and end its grant after `within` seconds.
 
         Return False if the call had ended before.
         """

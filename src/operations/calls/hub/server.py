@@ -49,8 +49,8 @@ _MAX_RECEIVED = 16 << 20
 _MAX_HELD = 32 << 20
 """Largest number of received and unsent bytes of all peers of one token without rights."""
 _MAX_WITHOUT_RIGHTS = 4 << 20
-"""Largest message of a peer without rights: the hub keeps up to three copies, and needs 3 ns per byte to read the
-header.
+"""Largest message of a peer without rights: the hub keeps up to three copies of a message, and reading its
+header takes 3 ns per byte.
 """
 _UNSENT_SECONDS = 0.1
 """Minimum interval between two checks of all unsent bytes."""

@@ -165,7 +165,10 @@ class HubSession:
                 self.send(JSON.encode(CallCredit(VERSION, call.id, "", CreditPayload(call.id, items, size))))
 
     def write_identity(self, identity: Identity | None, codec: Codec) -> msgspec.Raw:
-        """Encode the identity of a request; keep the peer's own in `encoded_identity`: most requests have it."""
+        """Encode the identity of a request.
+
+        The peer's own identity is also stored in `encoded_identity`, because most requests have it.
+        """
         written = codec.write_identity(identity)
         if identity is self.caller:
             self.encoded_identity[codec.name] = written
@@ -173,7 +176,10 @@ class HubSession:
 
 
 Accept = Callable[[EventHeader, Codec, "RoutedCall"], None]
-"""Function of a worker in the hub's own process that receives a request without its identity in the header."""
+"""Function of a worker in the hub's own process that receives a request.
+
+The identity of the caller is in the `RoutedCall`, not in the header.
+"""
 
 
 def convert(message: bytes, codec: Codec) -> bytes:
@@ -265,7 +271,7 @@ class RoutedCall(Grant, eq=False):
     size: int
     """Size of the request."""
     expiring: set[RoutedCall] | None = None
-    """The calls that the hub ends in the same second at the latest, this call included; None without a deadline."""
+    """All calls that expire in the same second as this call, which is one of them; None without a deadline."""
     period: int = -1
     """The queue's `period` when the request was sent; -1 once the worker has confirmed the request in that period."""
     has_ended: bool = False

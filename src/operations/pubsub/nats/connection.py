@@ -221,8 +221,8 @@ class NatsConnection(asyncio.Protocol):
     def beat(self) -> None:
         """Ping an idle server, and abort the connection if the server stays silent.
 
-        Silence is counted in heartbeats, because seconds would also count time in which this process was stopped or
-        busy.
+        Silence is counted in heartbeats, because a number of seconds would include time in which this process was
+        stopped or busy.
         """
         self._silent += 1
         if self._silent > SILENT_BEATS:

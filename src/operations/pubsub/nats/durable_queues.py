@@ -174,12 +174,15 @@ class DurableQueues(Stores, StoresKeys):
             self.jetstream.publish(subject, delivery.message, headers, delivery.settle_with(b"+ACK"))
 
     async def store_key(self, key: str, seconds: float, entry: str = "") -> bool:
-        """Store a key for all peers of the bus; return False if it is already stored, unless `entry` stored it.
+        """Store a key for all peers of the bus; return False if it is already stored, unless for the same `entry`.
 
-        A second key combines `key` and `entry`, and is stored before `key`. A further delivery of the entry that stored
-        `key` finds its second key at an earlier position than `key`; that of a refused entry finds it later. Without
-        JetStream, nothing is stored, and the result is True.
-        Raise a CallError if JetStream does not store the keys.
+        With `entry`, a second key, which combines `key` and `entry`, is stored before `key`. If `key` is already
+        stored, the position of the second key shows which entry stored `key`. If the second key is at an earlier
+        position than `key`, this entry did: this is a further delivery, and the result is True. Otherwise another entry
+        did.
+
+        Without JetStream, nothing is stored, and the result is True. Raise a CallError if JetStream does not store the
+        keys.
         """
         if not self.client.capabilities.durable:
             return True

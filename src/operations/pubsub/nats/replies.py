@@ -1,6 +1,6 @@
-"""The reply subjects of one peer on a NATS bus: for reports of no responders, and for responses of JetStream.
+"""The reply subjects of one peer on a NATS bus: for reports of missing listeners, and for responses of JetStream.
 
-A server reports immediately if a message has no listener, and reports nothing otherwise. It processes messages in
+A server reports immediately that a message has no listener, and reports nothing otherwise. It processes messages in
 order: a PONG means that everything before its PING was delivered.
 """
 

@@ -182,7 +182,7 @@ class NatsTransport(ReconnectingTransport, Flushes, ReportsBacklog):
             connection.buffer.flush()
 
     def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
-        """Receive the messages to `address`; the listeners of one group, on all machines, share them."""
+        """Receive the messages to `address`; they are divided among the listeners of one group, on all machines."""
         receiver = self._receiver(address, receive)
         stop = self.subscribe(self._subjects.filter(address), receiver, group or "")
         if group is None or not address.startswith("work."):

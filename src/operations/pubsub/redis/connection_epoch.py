@@ -136,7 +136,7 @@ class ConnectionEpoch:
         return self.topology.move(int(slot), RedisNode(host or self.topology.masters[0].host, int(port)))
 
     async def ask(self, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes]) -> Reply:
-        """Run a script and return its reply; a ReplyError if the epoch ends or the server does not respond."""
+        """Run a script and return its reply, or a ReplyError if the epoch ends or the server does not respond."""
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[Reply] = loop.create_future()
 

@@ -167,7 +167,7 @@ class DurableStreams(Stores, StoresKeys):
         return stop
 
     async def store_key(self, key: str, seconds: float, entry: str = "") -> bool:
-        """Store a key for all peers of the bus; return False if it is already stored, unless `entry` stored it."""
+        """Store a key for all peers of the bus; return False if it is already stored, unless for the same `entry`."""
         keys, arguments = (self._bus.keys.shared_key(key),), (b"%d" % int(seconds * 1000), entry.encode())
         return bool(await ask_script(self._bus.epoch, _STORE_KEY, keys, arguments, "the record of requests"))
 
@@ -433,7 +433,7 @@ class RedisDelivery:
         """Move the message to the dead letters, with the reason.
 
         If `record` is given, it is stored as the dead letter instead of the message. But if the request has no record
-        yet and the owner of `record` has too many records, the message is moved.
+        yet and the owner of `record` has too many records, the message itself is moved.
         """
         letter, keys = (self.message, reason.encode()), self._reader.keys
         if record is None:

@@ -23,7 +23,7 @@ _FLUSH_SECONDS = 0.001
 _LONGEST_TURN = 0.05
 """Time after which the handling of taken requests continues in the next iteration of the event loop."""
 _AHEAD_SECONDS = 0.001
-"""Time to handle an element above which the next command is not sent early if there are other workers."""
+"""If there are other workers, the next command is sent early only if handling an element takes less than this time."""
 _AT_ONCE_SECONDS = 0.0005
 """A reply within this time is immediate: the request was already queued."""
 _LOOK_EVERY = 8

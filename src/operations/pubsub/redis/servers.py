@@ -187,7 +187,7 @@ def check_role(connection: RedisConnection, node: RedisNode) -> None:
 
 
 def _node(parts: Any, asked: RedisNode) -> RedisNode:
-    """Return a server that a cluster's description names; an empty host is the server that sent the description."""
+    """Return a server that a cluster's description names; an empty host means the server that sent it."""
     host = parts[0].decode() if parts[0] else ""
     return RedisNode(host if host not in ("", "?") else asked.host, int(parts[1]))
 

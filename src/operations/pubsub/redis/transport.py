@@ -269,7 +269,7 @@ class RedisTransport(ReconnectingTransport, Flushes, ReportsBacklog):
         epoch.main.run(pack(b"SUBSCRIBE", channel), subscribed)
 
     def _settling(self) -> Callable[[Reply], None]:
-        """Hold messages back until a command is answered, in a cluster; return the function to call with the reply."""
+        """In a cluster, hold messages back until a command is answered; return the function to call with the reply."""
         epoch = self.epoch
         if epoch is None:
             return lambda reply: None
