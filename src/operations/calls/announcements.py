@@ -147,7 +147,7 @@ class Announcer:
             return
         self._is_gone = True
         self._confirmed.clear()
-        self._unconfirmed = 1
+        self._unconfirmed += 1  # confirmations of earlier announcements may still arrive
         self._send(WorkerGone(VERSION, "", WORKERS, WorkerPayload(self.worker_id)))
         if self._is_hub:
             try:
