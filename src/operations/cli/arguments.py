@@ -177,7 +177,7 @@ def seconds(text: str) -> float:
 def is_assignment(name: str, value: str) -> bool:
     """Whether the word `name=value` is parsed as this field and this value.
 
-    A name with special characters can turn the word into an option, a file or other JSON.
+    A name with special characters can turn the word into an option, a file or a JSON value.
     """
     match = None if name.startswith(("-", *WHOLE)) else re.match(WORD, f"{name}={value}")
     return match is not None and match.groups() == (name, "=", value)

@@ -45,7 +45,7 @@ def read_stdin(words: Sequence[str]) -> bytes:
 
 
 def read_operation_input(words: Sequence[str], operation: Operation[Any], stdin: bytes = b"") -> Any:
-    """Return the input of an operation that the words of a command line specify.
+    """Return the input that the words of a command line specify for an operation.
 
     If the operation sends files to an HTTP API, a file is passed as its path, name and type.
     """

@@ -31,7 +31,7 @@ class Listing(NamedTuple):
     """
 
     def find(self, operation_id: str) -> CatalogueEntry:
-        """Return the entry of an operation; raise an error with the nearest id if it is unknown."""
+        """Return the entry of an operation; if the id is unknown, raise an error that names the nearest id."""
         for entry in self.entries:
             if entry.id == operation_id:
                 return entry

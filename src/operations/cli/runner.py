@@ -108,7 +108,7 @@ class _Records(logging.Handler):
 
 
 def _show_lines(level: str, *, as_json: bool) -> None:
-    """Print the records of every logger that have at least the level `level`, as text or JSON."""
+    """Print the records with level `level` or higher of all loggers, as text or JSON."""
     shown: logging.Handler
     if as_json:
         from operations.telemetry import JSONFormatter
@@ -131,8 +131,8 @@ def _show_lines(level: str, *, as_json: bool) -> None:
 def show_log(*, quiet: bool, debug: bool, as_json: bool = False, level: str | None = None) -> None:
     """Print the library's warnings; with `quiet`, none of them; with `debug`, every record.
 
-    With `as_json` or `level`, print the records of every logger that have at least the level `level`, as JSON or text.
-    The default level is `warning`, or with `debug` the lowest level.
+    With `as_json` or `level`, print the records with level `level` or higher of all loggers, as JSON or text. By
+    default, `level` is `warning`, or with `debug` the lowest level.
     """
     if as_json or level is not None:
         threading.excepthook = _show_exception

@@ -15,7 +15,7 @@ _MAX_ROWS = 1_000
 _MAX_WORK = 10_000
 """Maximum number of sub-schemas whose type is determined."""
 _MAX_HOPS = 4
-"""Maximum nesting depth of the lists and unions in one type that a row shows, such as `string[][]`."""
+"""Maximum nesting depth of lists and unions in the type that a row shows, such as `string[][]`."""
 _MAX_VARIANTS = 12
 _MAX_CHOICES = 6
 _MAX_NAME = 32

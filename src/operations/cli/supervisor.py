@@ -124,7 +124,7 @@ class Supervisor:
         self._reloading = asyncio.Lock()
         self._reloads: set[asyncio.Task[None]] = set()
         self._reload_requested = False
-        """Whether a reload was requested that has not begun."""
+        """Whether a requested reload has not begun."""
         self.stopping = asyncio.Event()
         """An event; setting it stops all processes."""
         self.exit_code = OK

@@ -122,7 +122,7 @@ def _value(text: str, schema: Mapping[str, Any]) -> Any:
 
 
 async def _read_line(prompt: str) -> str:
-    """Return a line that the person types; raise EOFError at the end of input. Meanwhile the event loop runs."""
+    """Wait for a line that the person types, while the event loop runs; raise EOFError at the end of input."""
     sys.stderr.write(prompt)
     sys.stderr.flush()
     loop = asyncio.get_running_loop()

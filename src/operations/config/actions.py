@@ -58,10 +58,10 @@ def actions_of(config: Config) -> list[Action]:
 def digest_actions(config: Config) -> str:
     """Return a digest of the actions of a configuration; empty if there are none.
 
-    The digest covers the tables of sources and transports as written. Settings of sources in `_HARMLESS` are covered
+    The digest covers the tables of sources and transports as written. The source settings in `_HARMLESS` are covered
     only if they contain variables. The digest also covers the variables that a server or hub sends, and the values of
     variables from variable files. It does not cover the values of environment variables, because only the user sets
-    them.
+    environment variables.
     """
     if not actions_of(config):
         return ""

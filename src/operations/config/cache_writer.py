@@ -53,7 +53,7 @@ def store_catalogue(
     """Write the cache of a workspace's configuration; return the path of the cache, or None if it cannot be written.
 
     Sources that are not open keep their entries from `before`, by default the present cache. If the configuration has
-    changed, pass the cache that was loaded before the change.
+    changed, pass the cache that was loaded before the change as `before`.
     """
     config = workspace.config
     values = os.environ if environ is None else environ

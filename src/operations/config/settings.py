@@ -530,7 +530,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     file_variables: Mapping[str, str] = {}
     """The variables in `variables` that a variable file set."""
     unset_variables: frozenset[str] = frozenset()
-    """Names of the variables in `${…}` that are not set, also of those with a default (`${NAME:-default}`)."""
+    """Names of the variables in `${…}` that are not set, including those with a default (`${NAME:-default}`)."""
     unusable: Mapping[str, str] = {}
     """Why a table cannot be used: the problem of a variable in the table.
 

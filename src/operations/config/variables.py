@@ -92,7 +92,7 @@ class Variables:
 
 
 def substitute_tree(value: Any, variables: Variables, key: Key, report: Callable[[Key, VariableProblem], None]) -> Any:
-    """Return a tree with the variables in its strings replaced; report a string with a problem, and keep it."""
+    """Return a tree with the variables in its strings replaced; report a string with a problem, and leave it as is."""
     if isinstance(value, str):
         try:
             return variables.fill(value) if "${" in value else value
@@ -166,7 +166,7 @@ def read_variables(text: str) -> tuple[dict[str, str], list[int]]:
 
 
 def _closing(text: str, start: int) -> int:
-    """Return the position of a variable's closing brace; a default may contain variables."""
+    """Return the position of a variable's closing brace, even if the variable's default contains variables."""
     depth = 0
     position = start
     while position < len(text):

@@ -80,7 +80,7 @@ class HTTPExchange:
         self._news: asyncio.Event | None = None
         self._head: Any = None
         self._left: int | None = None
-        """The number of body bytes that are still to be written, by Content-Length; None without that header."""
+        """The number of body bytes still to be written, according to Content-Length; None without that header."""
         self._is_chunked = False
 
     async def run(self, app: Any, tasks: set[Any]) -> None:

@@ -34,7 +34,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     connections: int = 20_000
     """Largest number of open connections of an `HTTPServer`, such as the one of `serve_http`."""
     concurrency: int = CONCURRENCY
-    """Largest number of concurrent calls of all callers over HTTP and MCP together, and separately over WebSocket."""
+    """Largest number of concurrent calls of all callers: one limit for HTTP and MCP together, one for WebSocket."""
     queue: int = 10_000
     """Largest number of calls that wait for a slot; further calls are refused."""
     all_streams: int = 10_000

@@ -1,6 +1,6 @@
 """WebSocketReader: passes the received bytes of a WebSocket to uvicorn's protocol in small chunks.
 
-uvicorn parses all frames of a read at once, and replies to every ping, even if the peer reads nothing.
+uvicorn parses all frames of a received chunk at once, and replies to every ping, even if the peer reads nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from operations.pubsub.link import Turn
 
 _SLICE_BYTES = 4 << 10
 _LATE_SLICE_BYTES = 256
-"""Number of bytes that are parsed at a time after the time limit of `turn`; before the limit, `_SLICE_BYTES`."""
+"""Number of bytes that are parsed at a time once the time limit of `turn` is exceeded; before, `_SLICE_BYTES`."""
 _MAX_UNSENT = 1 << 20
 """Largest number of unsent bytes. Above this, no more frames are parsed, because each ping would add a pong."""
 

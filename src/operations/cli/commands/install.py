@@ -66,7 +66,7 @@ def editor_file(editor: str, folder: Path) -> Path:
 
 
 def server_entry(editor: str, config: Path) -> dict[str, Any]:
-    """Return the entry of an editor's file that starts `ops serve --mcp` with a configuration."""
+    """Return an entry for an editor's file. With the entry, the editor starts `ops serve --mcp` for a configuration."""
     program = shutil.which(sys.argv[0]) if Path(sys.argv[0]).name in ("ops", "operations") else None
     command = [str(Path(program).absolute())] if program else [sys.executable, "-m", "operations"]
     entry: dict[str, Any] = {"command": command[0], "args": [*command[1:], "serve", "--mcp", "--config", str(config)]}

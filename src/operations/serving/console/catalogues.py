@@ -93,7 +93,7 @@ class Catalogues:
         return _visible_states(self._sources.states(), counts, watches=viewer.may_watch)
 
     def source_of(self, operation_id: str) -> str:
-        """Return the name of the source of an operation; if it is unknown, the first part of the id."""
+        """Return the name of the source of an operation; if the source is unknown, the first part of the id."""
         return self._sources.source_of(operation_id) or operation_id.partition(".")[0]
 
     def _key(self, viewer: Viewer) -> _Key:

@@ -31,7 +31,7 @@ _REASON = "cancelled in the console"
 
 
 class Console:
-    """The console of one application. It observes the registry from its creation until `close`.
+    """The console of one application. From its creation until `close`, the console observes the registry.
 
     `dispatchers` returns the dispatchers of external calls. If the settings have a hub, the calls that the hub routes
     are also recorded.

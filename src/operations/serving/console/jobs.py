@@ -23,8 +23,8 @@ _STATES = tuple(state.value for state in JobState)
 class ConsoleJobs:
     """The jobs of one application.
 
-    A caller sees only jobs of operations that it may call: those that `Jobs.of` allows, or without an authenticator
-    those of every caller.
+    A caller sees only jobs of operations that it may call. With an authenticator, it sees only the jobs that `Jobs.of`
+    allows; without one, the jobs of every caller.
     """
 
     def __init__(self, jobs: Jobs) -> None:

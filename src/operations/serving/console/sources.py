@@ -30,7 +30,7 @@ class Sources(Protocol):
         """Return every source, failed ones included."""
 
     def source_of(self, operation_id: str) -> str | None:
-        """Return the name of the source of an operation; None if it is unknown."""
+        """Return the name of the source of an operation; None if the id is unknown."""
 
 
 class NamespaceSources:

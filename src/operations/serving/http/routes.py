@@ -23,7 +23,7 @@ class Route:
         self.streams_only = operation.handler is None
         self.has_stream = operation.stream is not None
         self.is_resumable = bool(operation.spec.annotations.get("resumable")) or is_http_source(operation)
-        """Whether the handler itself resumes a stream after the `Last-Event-ID` of the client."""
+        """Whether the handler itself continues a stream after the event that `Last-Event-ID` names."""
 
     @cached_property
     def inputs(self) -> InputReader:

@@ -154,9 +154,9 @@ async def _call_directly(
 
 
 def plain_result(tool: Tool, envelope: ResponseEnvelope[Any], stamp: bytes) -> bytes | None:
-    """Encode the result of a Python function if it is an object without bytes that matches the schema; else None.
+    """Encode the result of a Python function if the result is an object, has no bytes and matches the schema.
 
-    Return None also if the tool nests its results under `result`.
+    Otherwise, or if the tool nests its results under `result`, return None.
     """
     data = envelope.data
     if type(data) is not dict or type(envelope.meta) is not LocalResponseMeta or tool.wraps_modern:
