@@ -28,8 +28,8 @@ async def run_batch(
 ) -> list[ResponseEnvelope[Any] | CallError]:
     """Return the envelope or error of each call, in order; a call is read from `calls` only when it can start.
 
-    `context` is for calls without a context; its deadline must already include that of the batch. `deadline` limits the
-    calls that have a context.
+    `context` is for calls without a context. Its deadline must not be later than the deadline of the batch. `deadline`
+    limits the calls that have a context.
     """
     if concurrency < 1:
         raise ValueError(f"invalid concurrency {concurrency}: expected 1 or more")

@@ -76,7 +76,7 @@ class Grant(msgspec.Struct, eq=False, kw_only=True):
     token: str = ""
     """An unguessable string that proves the grant to a hub; empty on a transport that needs no such token."""
     signature: object = None
-    """On a transport with signed requests: the first signed request of the chain of nested calls that led to this one.
+    """On a transport with signed requests: the first request of the chain of nested calls that led to the request.
 
     None if the request is not signed.
     """
@@ -144,7 +144,7 @@ class Client(Protocol):
     """The calling program: it answers questions and receives notifications."""
 
     def supports(self, method: str) -> bool:
-        """Whether the caller answers requests of a method."""
+        """Whether the caller answers requests with this method."""
 
     async def ask(self, questions: Mapping[str, Question], timeout: float) -> Mapping[str, Any]:
         """Return the caller's result for each question; raise a CallError if a result is missing."""
@@ -263,7 +263,7 @@ class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
                 await returned
 
     def can_ask(self, method: str = ELICIT) -> bool:
-        """Whether the caller answers requests of a method; by default, questions to its user."""
+        """Whether the caller answers requests with this method; the default is the method of questions to its user."""
         return self.client is not None and self.client.supports(method)
 
     async def ask(

@@ -310,8 +310,9 @@ class StreamDeadline:
             self._current = None
 
     async def close(self, close: Callable[[], Awaitable[Any]]) -> None:
-        """Close the stream's generator with `close`; for a stream that was stopped or whose deadline passed, only
-        within `GRACE_SECONDS`.
+        """Close the stream's generator with `close`.
+
+        If the stream was stopped, or its deadline has passed, closing may take at most `GRACE_SECONDS`.
         """
         if self._error is None and (self.until is None or self.until > time.time()):
             await close()

@@ -52,7 +52,7 @@ NAMESPACE_VARIABLE = "__operations_namespace__"
 
 
 class FunctionOperation(Operation[R_co], Generic[P, R_co, Returned], frozen=True, kw_only=True):
-    """An Operation made from a function, which can still be called directly."""
+    """An Operation made from a function. Calling the Operation calls the function directly."""
 
     function: Callable[P, Returned]
     contexts: tuple[str, ...] = ()
@@ -231,7 +231,7 @@ def make_operation(
 
 
 def _result_options(output: TypeCodec[Any]) -> dict[str, Any]:
-    """Return the arguments of an Operation that concern results: the converters of the declared type, and its class."""
+    """Return the arguments of an Operation that concern results: the converters and the class of the declared type."""
     declared = output.type
     return {
         # If the declared type needs no conversion (`output.dump` is None), the handler may still return another type.

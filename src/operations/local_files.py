@@ -1,4 +1,4 @@
-"""Files: reading one that another person may have made, and replacing one so that readers never see half of it."""
+"""Local files: reading a file that another person may have made, and replacing a file atomically."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read_regular(path: str | Path, most: int = MOST_BYTES) -> bytes:
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    """Open a file; do not wait for a process that writes to it if it is a pipe."""
+    """Open a file; if the file is a pipe, do not wait for a process that writes to the pipe."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 

@@ -56,12 +56,14 @@ class AccessControl(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     resource_type: str | None = None
     """Required type of resource: a caller must have at least one resource of this type, with any id.
 
-    Without `resource_action`, any actions are enough, also none; the error for a missing resource names the action
-    `use`.
+    Without `resource_action`, the actions allowed on this resource do not matter: the list may be empty. The error for
+    a missing resource then names the action `use`.
     """
     resource_action: str | None = None
-    """Required action: a caller must be allowed to perform it on a resource of `resource_type`, or if None, on any
-    resource.
+    """Required action: a caller must be allowed to perform it on at least one resource.
+
+    If `resource_type` is not None, the resource must have this type.
+
     """
 
     def __post_init__(self) -> None:

@@ -228,7 +228,8 @@ def sample_http_envelope(
 def sample_mcp_envelope(data: Any, *, text: str | None = None, is_error: bool = False) -> ResponseEnvelope[Any]:
     """Return an envelope like those that an MCP source returns.
 
-    It has a text block, which is by default the JSON of `data`. If `data` is a dict, it is also the structured content.
+    The envelope has a text block, by default with the JSON of `data`. If `data` is a dict, `data` is also the
+    structured content.
     """
     structured = data if isinstance(data, dict) else None
     content = [{"type": "text", "text": text if text is not None else msgspec.json.encode(data).decode()}]

@@ -103,8 +103,8 @@ def mark_json(value: Any) -> Any:
 
 
 def is_writable(value: Any, scalars: frozenset[object]) -> bool:
-    """Whether an encoder writes a value unchanged: the value has no parts but `scalars`, finite floats, lists, tuples,
-    dicts.
+    """Whether an encoder writes a value unchanged: every part has a type in `scalars`, or is a finite float, list,
+    tuple or dict.
     """
     kind = type(value)
     if kind is dict:

@@ -29,7 +29,7 @@ class WorkerThreads:
     def __init__(self, *, threads: int) -> None:
         self._threads = threads
         self._shares = KeyedSlots[str](max(1, threads - threads // 4))
-        """The threads of external calls by caller; a caller whose handlers run long leaves some to other callers."""
+        """The threads of external calls by caller; a caller with slow handlers leaves threads for other callers."""
         self._pools: dict[int, ThreadPoolExecutor] = {}
         """Thread pools by nesting depth. A nested call runs in another pool than the handler that waits for it, so that
         the handler never holds a thread that the nested call needs.

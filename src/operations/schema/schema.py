@@ -86,7 +86,7 @@ class Schema:
         """Return every problem of `value`; empty if valid.
 
         `found` has problems from another check, such as conversion to a Python type; they are added at paths where the
-        schema has none. With `bounded`, at most 100 problems are listed; of a large value, only the first
+        schema finds no problem. With `bounded`, at most 100 problems are listed; of a large value, only the first
         problem, because finding all problems takes long.
         """
         if self.check(value):
@@ -109,7 +109,7 @@ class Schema:
     def normalise(self, value: Any, policy: Policy = "cast") -> tuple[Any, Sequence[Problem]]:
         """Return `value` normalised by `policy`, and the remaining problems; `total` adds one for each replaced value.
 
-        No value makes it raise, not even under `strict`. The input is never changed; normal parts are shared.
+        No value causes an exception, not even under `strict`. The input is never changed; normal parts are shared.
         """
         result: tuple[Any, Sequence[Problem]] = self._casts[0](value, policy)
         return result

@@ -1,6 +1,6 @@
 """OpenTelemetry: spans and durations of calls, by its semantic conventions.
 
-Imported only if the program uses its SDK.
+Imported only if the program uses the SDK of OpenTelemetry.
 """
 
 from __future__ import annotations

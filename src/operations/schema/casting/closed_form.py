@@ -46,8 +46,8 @@ class Closer:
     def form(self, schema: dict[str, Any] | bool | None = None) -> dict[str, Definition]:
         """Return the closed form of the document, or of one schema in it, together with its definitions, by pointer.
 
-        If an unchanged schema refers to a document that is changed, which would need another name, the form rejects
-        every value.
+        In the result, the pointer `#` is the closed form. If an unchanged schema refers to the
+        document as `#`, and the document is changed, the result rejects every value.
         """
         closed = Definition(self._closed(self._document if schema is None else schema, ""))
         definitions: dict[str, Definition] = {}
@@ -64,7 +64,7 @@ class Closer:
     # References
 
     def _form_of(self, pointer: str) -> Definition:
-        """Return a definition, or the form of a definition for which `_reference` has made the pointer."""
+        """Return the definition at a pointer; for a pointer that `_reference` made, the form of a definition."""
         if pointer in self._sources:
             return self._sources[pointer]
         form, _, name = pointer[8:].partition(":")

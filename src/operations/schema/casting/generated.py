@@ -31,8 +31,8 @@ Normaliser = Callable[[Any], Any]
 def generate(nodes: Nodes) -> tuple[Normaliser, Normaliser] | None:
     """Return two functions that normalise values of the root; None if generating code is not worthwhile.
 
-    Of the undeclared properties, the first removes only those whose names earlier values had. It is fast and nearly
-    always sufficient. The second inspects every property, and records the names of undeclared properties for the first.
+    The first removes only those undeclared properties whose names are recorded. It is fast and nearly always
+    sufficient. The second inspects every property, and records the names of undeclared properties.
     """
     learned: dict[int, list[str]] = {}
     quick = _Writer(nodes, learned, quick=True).compiled()

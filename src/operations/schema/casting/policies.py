@@ -1,4 +1,4 @@
-"""Cast policies: the closed-form fast path, then generated normalisation, then repair, and the problems to report."""
+"""Cast policies: casting tries the closed form, then generated code, then repair, and lists the remaining problems."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _NORMALISING = ("cast", "total", "strict")
 _ROUNDS = 4
 _MAX_PROBLEMS = 100_000
 _FIRST_PARTS = 1_000
-"""Total number of parts of the first values.
+"""Limit of the number of parts of the first values together.
 
-They are repaired without closed forms, which would take longer to compile.
+The first values are repaired without closed forms, because compiling these forms would take longer.
 """
 _PARTS_PER_VALUE = 100
 """Number that is added to the parts of each of the first values, so that at most ten values are treated as first."""
@@ -68,7 +68,7 @@ class Caster:
         self._writes_closed = False
         """Whether closed forms (see `closed_form`) may be generated; false while the first values are cast."""
         self._slow_parts = 0
-        """Parts of the values that were repaired before generated code was written."""
+        """Number of parts of the values that were repaired before generated code was written."""
         self._generated_helps = True
         """Whether generated code is tried; false after a value that neither generated code nor repair changed."""
         self._parts: dict[int, Callable[[Any], bool]] = {}
@@ -167,7 +167,7 @@ class Caster:
 
     @cached_attribute
     def _plain_items(self) -> Callable[[Any], bool] | None:
-        """A check for normal items, if the schema is an array that constrains only its items; otherwise None."""
+        """A check whether an item is normal; None unless the schema is of arrays and constrains only their items."""
         root = self._nodes.root
         child = root.item(0)
         plain = all(part.keys() <= _ITEMS_ONLY for part in root.parts) and root.types == ("array",)
@@ -188,7 +188,7 @@ class Caster:
             return value, [Problem("", "", "nested too deeply to cast")]
 
     def _normalised_fast(self, value: Any) -> Normalised | None:
-        """Return the result of the generated code if it is normal; None if it is not, or if there is no such code."""
+        """Return the result of the generated code; None if the result is not normal, or if there is no such code."""
         self._last_changed = False
         if not self._writes_code(value) or not self._generated_helps:
             return None
@@ -254,13 +254,13 @@ class Caster:
 
     @cached_attribute
     def _is_normal(self) -> Callable[[Any], bool]:
-        """A check for values of bounded depth that are valid and already normal."""
+        """A check whether a value of bounded depth is valid and already normal."""
         closed = compiled_form(native_form(self._closed))
         return closed.is_valid if closed is not None else _never
 
     @cached_attribute
     def _is_normal_any_depth(self) -> Callable[[Any], bool]:
-        """A check for normal values that is safe at any depth; for a recursive schema, it may reject deep values."""
+        """A check whether a value of any depth is normal; for a recursive schema, it may reject deep values."""
         if self._limit is None:
             return self._is_normal
         shallow = compiled_shallow(self._closed)

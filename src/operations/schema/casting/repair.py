@@ -2,8 +2,8 @@
 
 It removes properties, fills in defaults, upcasts, and under `total` replaces invalid values.
 
-It is slow and makes every kind of change; generated code makes the most common ones fast. It never changes its input,
-and returns the same object if nothing changes.
+Repair is slow, but makes every kind of change; for the most common changes, generated code is faster. Repair never
+changes its input, and returns the same object if nothing changes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Repair:
     ) -> None:
         self.budget = budget or Budget()
         self._normal_check = normal_check
-        """Returns a fast check for values of a node that are already normal and can be skipped."""
+        """Returns a fast check whether a value of a node is already normal, so that the value can be skipped."""
         self._nodes = nodes
         self._total = total
         self._valid = valid
@@ -149,7 +149,7 @@ class Repair:
         return out if changed or added else value
 
     def additions(self, node: Node, value: dict[str, Any]) -> dict[str, Any]:
-        """Return the declared defaults that `value` lacks; optional ones only while `maxProperties` allows them."""
+        """Return the declared defaults that `value` lacks; for optional properties, only up to `maxProperties`."""
         added: dict[str, Any] = {}
         for name in defaultable(node):
             if name not in value and (default := default_for(node, name)) is not MISSING:
@@ -175,8 +175,9 @@ class Repair:
         return value if len(out) == len(value) and not any(map(is_not, out, value)) else out
 
     def _cast_items(self, child: Node | None, value: Any) -> list[Any]:
-        """Cast the items of an array that all have one schema; the native engine recognises items that are already
-        normal.
+        """Cast the items of an array, which all have the same schema.
+
+        Items that the native engine recognises as normal are not cast.
         """
         if child is None:
             return list(value)

@@ -15,11 +15,11 @@ _MAX_DEPTH = 40
 MAX_ITEMS = 10_000
 _ANY: tuple[Any, ...] = ({}, None, "", 0, False, [], True, 1, "a", -1, 0.5, " ", [None], {"a": None})
 _STEPS_PER_NODE = 10
-"""Number of steps that building from a node costs, because the parts of the node must be merged and compiled."""
+"""Steps that each node costs when a value is built, because the parts of the node must be merged and compiled."""
 
 
 class Casts(Protocol):
-    """The methods of a cast that building a value needs."""
+    """The methods of `Repair` that `Builder` needs."""
 
     def cast_to(self, node: Node, value: Any) -> Any:
         """Cast `value` to `node`."""
@@ -118,7 +118,7 @@ class Builder:
                 yield self.smallest(node.nodes.merged(met, node.decided, conditions_decided=True))
 
     def _excluding(self, branches: list[Node]) -> Iterator[Any]:
-        """Yield objects for one branch with a property that another branch may reject: `oneOf` needs a single match."""
+        """Yield objects of one branch with a property that other branches may reject: `oneOf` needs a single match."""
         for branch in branches:
             made = self.smallest(branch)
             if isinstance(made, dict):

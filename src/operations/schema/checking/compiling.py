@@ -111,8 +111,9 @@ class Parts:
         self._definitions = definitions
         self._compiled: dict[tuple[int, ...], jsonschema_rs.Validator | None] = {}
         self.locate = lru_cache(_MAX_LOCATED)(self._locate)
-        """Function that converts a path in the native form to a path in the schema, and returns the union at this path
-        or None.
+        """Function that converts a path in the native form to a path in the schema.
+
+        It returns this path, and the union at the path or None.
         """
 
     @cached_property
@@ -135,7 +136,7 @@ class Parts:
         return self._compiled[key]
 
     def _pointer_to(self, schema: Any) -> str:
-        """Return the pointer of a schema of the document in the native form."""
+        """Return the pointer, in the native form, of a schema of the document."""
         places = ((pointer, definition.places.get(id(schema))) for pointer, definition in self._definitions.items())
         return next(pointer + place for pointer, place in places if place is not None)
 
@@ -159,7 +160,7 @@ class Parts:
 
 
 def _union_at(node: Any, step: Sequence[str | int]) -> str | None:
-    """Return the keyword of the union at a step of a path in the native form of a schema; None if there is no union."""
+    """Return the keyword of the union of `node` to which a step in the native form leads; None for any other step."""
     if len(step) < 2 or step[0] != "allOf" or not isinstance(node, dict) or not isinstance(step[1], int):
         return None
     unions = unions_of(node)[step[1] - len(node.get("allOf", ())) :] if step[1] >= len(node.get("allOf", ())) else ()

@@ -1,8 +1,9 @@
-"""Evaluator for schemas that are too costly for the native engine: each schema visits each part of a value once.
+"""Evaluator for schemas that are too costly for the native engine: each schema is applied to each part of a value once.
 
-Much slower than the native engine, but its work is counted and grows with the size of schema and value, not with the
-number of paths through the schema. It uses an explicit stack, so that long reference chains and deep values are safe.
-Plain assertions (types, bounds, patterns) and schemas that are cheap as a whole are left to the native engine.
+The evaluator is much slower than the native engine, but the work of the evaluator is counted: it grows with the size of
+schema and value, not with the number of paths through the schema. An explicit stack makes long reference chains and
+deep values safe. Plain assertions (types, bounds, patterns) and schemas that are cheap as a whole are left to the
+native engine.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ Scoring = Callable[[Budget], Callable[[list[Any], Any], list[int]]]
 
 
 class Strategy(NamedTuple):
-    """How problems are found: by the native engine, if possible with the native form of the schema, or step by step."""
+    """How problems are found: by the native engine (with the native form of the schema if possible) or step by step."""
 
     parts: Parts | None = None
     """The parts of the schema, if the native engine uses the schema's native form; otherwise None."""
@@ -131,7 +131,10 @@ class Explainer:
         return _ordered(found) or [Problem("", "", "does not match the schema")]
 
     def joined(self, value: Any, problems: list[Problem], found: Sequence[Found]) -> list[Problem]:
-        """Return `problems`, and the problems in `found` whose path is neither that of a problem nor a parent of it."""
+        """Return `problems`, with the problems in `found` added.
+
+        A problem in `found` is left out if `problems` has one at the same path or below.
+        """
         printer = _Printer(value, self._secrets.secret_paths(value))
         reported = {path[:end] for path in (problem.path for problem in problems) for end in _ends(path)}
         others = []
@@ -330,7 +333,7 @@ def _quotes(message: str, value: Any) -> bool:
 
 
 def _ends(path: str) -> list[int]:
-    """Return the end positions of a pointer and its parents."""
+    """Return the length of each parent of a pointer, and the length of the pointer itself."""
     return [index for index, character in enumerate(path) if character == "/"] + [len(path)]
 
 

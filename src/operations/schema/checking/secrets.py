@@ -138,7 +138,7 @@ class Secrets:
             tree[key] = _SECRET
 
     def _hides_unknown(self, path_schemas: _PathSchemas) -> bool:
-        """Whether unknown properties may be secrets: they are beside known secrets, or in a value of the wrong type."""
+        """Whether unknown properties may be secrets: true beside known secrets, and in a value of the wrong type."""
         if path_schemas.has_secret_member is None:
             schemas = [schema for part in path_schemas.parts for schema in part.get("properties", {}).values()]
             path_schemas.has_secret_member = any(self._path_schemas([schema]).secret for schema in schemas)

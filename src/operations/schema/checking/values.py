@@ -242,7 +242,7 @@ def as_json(value: Any, *, depth: int | None = None, content: bool = False) -> P
     """Return a JSON copy of `value` for checking: bytes become strings of equal length, foreign objects are listed.
 
     With `depth`, deeper parts are omitted. With `content`, the string has the character of each byte, so that patterns
-    apply to it; without, it equals no usual string.
+    apply to the string. Without `content`, the string equals no usual string.
     """
     copier = _Copier(depth, content=content)
     return Plain(copier.copy(value), copier.foreign)

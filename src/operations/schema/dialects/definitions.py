@@ -47,7 +47,7 @@ class Definitions:
         self.files = files
         self.complete = complete
         self.pointers: dict[str, str] = {}
-        """Pointers of the definitions, by the addresses of their sources."""
+        """Pointers of the definitions, by the address of the original schema."""
         self.taken: dict[str, int] = {}
         self.twins: dict[str, Any] = {}
         """The first Schema of each converted document, by the document's text without `$defs`; later ones use its

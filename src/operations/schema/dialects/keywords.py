@@ -148,4 +148,4 @@ SINCE_DRAFT: Final = {
     "maxContains": 2019,
     "prefixItems": 2020,
 }
-"""The draft that introduced a keyword; keywords of all drafts are not listed."""
+"""The draft that introduced a keyword; keywords that every draft has are not listed."""

@@ -30,9 +30,12 @@ _GUARD_END = "))"
 _SHORT = 256
 """Largest number of characters that a short part of a pattern may match."""
 _WIDE = 100
-"""Largest `_width` of a pattern that is matched with long strings, if it can be limited to short ones."""
+"""Largest `_width` of a pattern that is matched with long strings.
+
+A wider pattern is limited to short strings if possible.
+"""
 _WIDEST = 500
-"""Largest `_width` of a pattern that cannot be limited to short strings."""
+"""Largest `_width` of a pattern that cannot be limited to short strings; a wider one is not supported."""
 _COUNT = r"(?<!\\[xu])\{(?:\d*,)?(\d+),?\}"
 _REPEATS = frozenset({"MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"})
 _LOOKS = frozenset({"ASSERT", "ASSERT_NOT"})
@@ -117,9 +120,9 @@ def _is_steady(pattern: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _width(pattern: str) -> int:
-    """Return how many parts of a pattern an engine may have to follow at once, at most: each costs time per character.
+    """Return the largest number of parts of a pattern that an engine follows at once: each takes time per character.
 
-    For `^.{1,2000}$` it follows one part: the string has one character for each. For `a.{2000}[bc]`, it follows 2,000.
+    For `^.{1,2000}$` this is one part, because each character can match only one. For `a.{2000}[bc]`, it is 2,000.
     """
     if len(pattern) <= _WIDE and "{" not in pattern:
         return 0
@@ -165,12 +168,12 @@ def _looks_around(tree: Any) -> bool:
 
 
 def _has_short_looks(tree: Any) -> bool:
-    """Whether a part of a pattern contains only look-around that reads few characters."""
+    """Whether every look-around in a part of a pattern reads few characters; false with atomic groups or references."""
     return all(name in _LOOKS and value[1].getwidth()[1] <= _SHORT for name, value in _looks_in(tree))
 
 
 def _looks_in(tree: Any) -> Iterator[tuple[str, Any]]:
-    """Yield every look-around, reference to a group and atomic group in a parsed pattern, at any depth."""
+    """Yield all look-around, group references, atomic groups and possessive repetitions of a pattern, at any depth."""
     for op, value in tree:
         name = str(op)
         if name in _LOOKS or name.startswith(("GROUPREF", "ATOMIC", "POSSESSIVE")):
@@ -225,7 +228,7 @@ def sample_strings(pattern: str, minimum: int = 0) -> Iterator[str]:
 def unrolled_length(pattern: str) -> int:
     """Return the number of parts of a pattern after all counted repetitions are unrolled: 8 for `(ab{3}){2}`.
 
-    For a pattern that cannot be parsed, return an upper limit: 10**9 if it may have several such repetitions.
+    For a pattern that cannot be parsed, return an upper limit: 10**9 if it may have several counted repetitions.
     """
     tree = _parsed(pattern)
     if tree is not None:

@@ -232,7 +232,9 @@ class Definition:
 
 
 def components(starts: Iterable[str], targets: Callable[[str], Iterable[str]]) -> Iterator[list[str]]:
-    """Yield groups of definitions that refer to each other, each after those it refers to (Tarjan's algorithm).
+    """Yield groups of definitions that refer to each other; a group comes after all groups that it refers to.
+
+    This is Tarjan's algorithm.
 
     The definitions are those in `starts` and all that they refer to; `targets` returns what one definition refers to.
     """
@@ -276,8 +278,8 @@ def definitions_of(document: Any, shared: Mapping[str, Definition] = MappingProx
 class Reach:
     """The schemas of a document for which a predicate holds, or that contain or refer to such a schema.
 
-    `name` identifies the predicate. Schemas are walked on demand. `holds` decides whether the predicate holds for any
-    schema of a definition.
+    `name` identifies the predicate. Schemas are walked on demand. `holds` decides whether the predicate holds for at
+    least one schema of a definition.
     """
 
     def __init__(
