@@ -76,7 +76,7 @@ class CodeTool(FixedTools):
         """Run a script; the text of the result is the printed output and the value of the last expression.
 
         A failure is returned as a result; only a cancellation of the current task is raised. `timeout` is in seconds,
-        at most `limits.seconds`. `calls`, if given, runs the calls of the script instead of the tool set. The sandbox
+        at most `limits.seconds`. `calls` runs the calls of the script; by default, the tool set does. The sandbox
         pool limits the number of concurrent scripts of each `owner`.
         """
         try:
@@ -153,7 +153,7 @@ class CodeTool(FixedTools):
         return CallError(code, self.tools.rendering.truncate(f"{message}{after}"))
 
     def prepare(self) -> None:
-        """Read the tool set and write the description, at first and after each change of the registry.
+        """Read the tool set and write the description, if this is the first call or the registry has changed.
 
         For large schemas, this may take seconds.
         """

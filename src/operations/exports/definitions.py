@@ -19,7 +19,7 @@ from operations.schema.dialects.traversal import components
 _ROOT = "#"
 _POINTER = "#/$defs/"
 _USUALLY_BOOLEAN = frozenset({"additionalProperties", "unevaluatedProperties", "unevaluatedItems"})
-"""Keywords whose value is often a boolean. Every reader of schemas accepts it, so `revise` is not called with it."""
+"""Keywords whose value is often a boolean. `revise` does not get these booleans, which all readers accept."""
 _encode = msgspec.json.Encoder().encode
 
 Place = Callable[[str], str]

@@ -26,7 +26,7 @@ _MAX_LITERALS = 60
 _MAX_BRANCHES = 20
 _MAX_DOC = 100
 _MAX_NODES = 50_000
-"""Maximum number of parts of one schema that are annotated. It is needed because merging `allOf` can repeat parts."""
+"""Maximum number of annotated parts of one schema. The limit is needed because merging `allOf` can repeat parts."""
 _SOURCES = {
     **dict.fromkeys(("str", "int", "float", "bool", "bytes", "list", "dict"), "builtins"),
     **dict.fromkeys(("Any", "Literal", "NotRequired"), "typing"),
@@ -324,8 +324,8 @@ class SignatureWriter:
     def parameters(self, spec: OperationSpec) -> list[str]:
         """Return the parameters of an operation as Python source.
 
-        Each property is a keyword. Properties whose name is not valid in Python are passed together as `input`. An
-        input without fixed properties is passed as a whole.
+        Each property is a keyword parameter. Properties whose name is not valid in Python are passed together as
+        `input`. An input without fixed properties is passed as a whole.
         """
         hint = f"{pascal(spec.name)} input"
         document = spec.input_schema.document

@@ -35,12 +35,12 @@ _MAX_DEPTH = 100
 _MAX_NODES = 200_000
 _MAX_CHARACTERS = 16 * 1024 * 1024
 _NODE_BYTES = 64
+"""Approximate memory of a value in bytes, without the characters of its strings."""
 _WORD_BITS = 64
 _MAX_INTEGER_BITS = 2_048
-"""Size of the largest integer: writing its digits takes quadratic time."""
+"""Size of the largest integer that may enter or leave the sandbox: writing its digits takes quadratic time."""
 _CHARACTERS_PER_BIT = 5
-"""Number of characters that take as long to write as a bit of an integer of this size."""
-"""Approximate memory of a value in bytes, without the characters of its strings."""
+"""Number of characters that take as long to write as one bit of an integer of the largest size."""
 _MAX_PENDING_BYTES = 32 * 1024 * 1024
 """Largest total size of the inputs of a script's waiting and running calls. They are stored outside the sandbox."""
 _TOO_LARGE = "is too large or nested too deep"

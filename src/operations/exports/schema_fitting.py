@@ -47,7 +47,7 @@ _VALUES = frozenset({"const", "default", "examples", "uniqueItems"})
 """Keywords whose value is not a schema, although the value may look like a schema."""
 _MAX_NOTE = 200
 _MAX_NODES = 20_000
-"""Maximum number of parts of one schema that are fitted. It is needed because merging `allOf` can repeat parts."""
+"""Maximum number of fitted parts of one schema. The limit is needed because merging `allOf` can repeat parts."""
 _LONG_ENUM = 250
 """Number of values above which the characters of an `enum` are limited."""
 _encode = msgspec.json.Encoder().encode

@@ -42,8 +42,8 @@ class HTTPRequest(msgspec.Struct, frozen=True, kw_only=True):
     `url` is absolute and sent unchanged, so it must be percent-encoded and contain no credentials. `headers` may repeat
     a name. A streamed body is sent in chunks, unless a `Content-Length` header announces its length. With `stream`, the
     client returns the response when the head has arrived; without `stream`, it may read the body first. `timeout` is in
-    seconds: `None` means the client's default, `math.inf` no limit. It limits the whole exchange; with `stream`, only
-    the time until the response head.
+    seconds: `None` means the client's default, `math.inf` no limit. The timeout limits the whole exchange; with
+    `stream`, only the time until the response head.
     """
 
     method: str
@@ -57,13 +57,14 @@ class HTTPRequest(msgspec.Struct, frozen=True, kw_only=True):
 class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Connection settings, and timeouts in seconds. A timeout or maximum of `None` means no limit.
 
-    `timeout` applies to requests without a timeout. For requests with `stream`, `read_timeout` also limits the wait for
-    the head, and for each further piece of the body. `max_connections` is for all hosts together; further requests are
-    queued. After use, at most `max_idle` connections stay open, each for `idle_timeout`; pyreqwest counts them for each
-    host, httpx2 for all hosts together. `max_idle=0` disables keep-alive. `proxy` is the URL of a proxy for all
-    requests; `trust_env` enables the proxies that environment variables name. `verify=False` disables the check of
-    servers' certificates; a path names a PEM file with authorities to trust in addition to the system's. `certificate`
-    is the path of a PEM file with the client's certificate and private key. `http2` enables HTTP/2.
+    `timeout` applies to requests without a timeout. `read_timeout` applies to requests with `stream`: it limits the
+    wait for the head, in addition to the timeout, and the wait for each piece of the body. `max_connections` is for all
+    hosts together; further requests are queued. After use, at most `max_idle` connections stay open, each for
+    `idle_timeout`; pyreqwest counts them for each host, httpx2 for all hosts together. `max_idle=0` disables
+    keep-alive. `proxy` is the URL of a proxy for all requests; `trust_env` enables the proxies that environment
+    variables name. `verify=False` disables the check of servers' certificates; a path names a PEM file with authorities
+    to trust in addition to the system's. `certificate` is the path of a PEM file with the client's certificate and
+    private key. `http2` enables HTTP/2.
     """
 
     timeout: float | None = 60.0

@@ -35,9 +35,9 @@ class CircuitBreaker:
 
     A failure is `UNAVAILABLE`, `TIMEOUT` or `EXECUTION_ERROR`, except with an HTTP status below 500. Other errors count
     as successes: the upstream answered. A stream is counted when it ends: as a failure if it ends with a failure, else
-    as a success. Not counted are cancelled calls, calls ended by their deadline within 10 seconds, and calls refused by
-    a limit or another breaker. Each combination of the parts in `by` has a separate breaker; by default, each namespace
-    has one.
+    as a success. Not counted are cancelled calls, calls that their deadline ended in less than 10 seconds, and calls
+    refused by a limit or another breaker. Each combination of the parts in `by` has a separate breaker; by default,
+    each namespace has one.
     """
 
     def __init__(

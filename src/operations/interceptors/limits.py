@@ -190,7 +190,7 @@ class _Held:
 
 
 class ResponseLimit:
-    """Refuses results of more than `max_bytes`, written as JSON with their meta.
+    """Refuses results that have more than `max_bytes` bytes as JSON, including their meta.
 
     The error is `EXECUTION_ERROR` with `reason` `PAYLOAD_TOO_LARGE`: the operation was executed. Each item of
     a stream has the same limit; `stream_bytes` limits all items together.

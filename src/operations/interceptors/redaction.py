@@ -101,9 +101,7 @@ class FieldRedactor:
         return msgspec.structs.replace(meta, content=content, structured_content=structured, extensions=extensions)
 
     def _clean_text(self, text: str, depth: int) -> str:
-        """Return a string without matches of the patterns; in a string that is a JSON document, also secret fields are
-        replaced.
-        """
+        """Return a string without matches of the patterns; if it is a JSON document, also without secrets in fields."""
         for pattern in self._patterns:
             text = pattern.sub(REDACTED, text)
         document = json_document(text) if depth < _MAX_DEPTH else None
@@ -168,7 +166,7 @@ class Redact:
 
 
 async def _beside_other_calls(clean: Callable[[T], T], dirty: T, *parts: Any) -> T:
-    """Return something without secrets. If its parts are large, this takes a thread, so that other calls continue."""
+    """Return `dirty` without secrets; if `parts` are large, a thread removes them, so that other calls continue."""
     if _is_large(parts):
         # A handler that changes data after it returned them makes the thread fail; no handler runs during a plain call.
         with suppress(RuntimeError, ValueError):

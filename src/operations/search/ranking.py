@@ -1,7 +1,7 @@
 """SearchIndex: BM25 over the fields of documents, weighted by the query's intent.
 
-`tf = Σ weight·count / (1 - b + b·length/average)` over the fields of a document. Each word of a query has alternatives,
-each with a weight `w`: its stem, synonyms, and stems with the same beginning. The word adds the score
+`tf = Σ weight·count / (1 - b + b·length/average)` over the fields of a document. Each word of a query has alternatives:
+its stem, synonyms, and stems with the same beginning. Each alternative has a weight `w`. The word adds the score
 `idf·w·3tf/(tf + 2)` of its best alternative. The sum of all words is then multiplied by factors: for example, a
 document scores higher if it has the query's verb, and lower for each of its subjects that the query does not mention.
 """
@@ -203,7 +203,7 @@ class SearchIndex:
         return best
 
     def _focus(self, entry: _Entry, asked: set[str]) -> float:
-        """Return a factor of the score: the more subjects a document has that the query lacks, the smaller it is."""
+        """Return a factor of the score: the more of the document's subjects the query lacks, the smaller the factor."""
         extra = sum(self._idf.get(noun, 0.0) for noun in entry.nouns - asked) / self._largest_idf
         factor = 1 / (1 + 0.55 * extra) / (1 + 0.25 * len(entry.scopes - asked)) / (1 + 0.03 * entry.depth)
         return factor * (1.15 if entry.last in asked else 1.0)

@@ -365,8 +365,8 @@ def _readable_headers(headers: HeaderMap) -> Iterator[tuple[str, str]]:
 def _failed(request: HTTPRequest, error: PyreqwestError) -> CallError:
     """Convert a pyreqwest error to a `CallError`.
 
-    Of the causes, the message shows only the last one, because the first one contains the whole URL. If the last one
-    contains the URL too, or there is none, the message is that of the error.
+    The message has only the last cause of the error, because the first one contains the whole URL. If the last one
+    contains the URL too, or the error has no cause, the message is that of the error itself.
     """
     details = error.details if isinstance(error, DetailedPyreqwestError) else None
     causes = [cause["message"] for cause in (details and details["causes"]) or ()]

@@ -172,7 +172,7 @@ class MCPCaller:
         return False
 
     def _seconds(self, context: OperationContext) -> float | None:
-        """Return the seconds that a call may take: until just after its deadline, or else the config's `timeout`.
+        """Return the seconds that a call may take: until just after its deadline; without one, the config's `timeout`.
 
         Raise `TIMEOUT` if the deadline has passed. The registry already enforces the deadline; this limit is for
         handlers that are called directly. It ends later than the deadline, because two cancellations at the same moment

@@ -57,7 +57,7 @@ class MCPClient:
 
     @property
     def operations(self) -> list[Operation[Any]]:
-        """The current operations: one for each tool, and those for resources and prompts if the server has any."""
+        """The current operations: one for each tool, and those that list and read resources and prompts."""
         return list(self._operations.values())
 
     @property

@@ -111,9 +111,9 @@ class MCPClientConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise CallError(ErrorCode.VALIDATION_ERROR, message)
 
     def _misplaced(self) -> list[str]:
-        """Return the names of the fields that contradict this config.
+        """Return the names of the fields that do not suit this config.
 
-        These are fields for a `url` in a config with a `command`, or the opposite.
+        With a `command`, these are the fields for a `url`; with a `url`, the fields for a `command`.
         """
         if self.url is None:
             other: dict[str, Any] = {"headers": self.headers, "oauth": self.oauth, "sse": self.sse}

@@ -194,9 +194,9 @@ class ErrorReportingClient(httpx2.AsyncClient):
 
 
 class _Post:
-    """A POST that ends when the call of its request is cancelled: a server need not respond to a cancelled request.
+    """A POST that ends when the call of its request is cancelled.
 
-    Otherwise its connection and its body would be kept until the read timeout.
+    A server need not respond to a cancelled request: without this class, the POST would last until the read timeout.
     """
 
     def __init__(self) -> None:
@@ -233,7 +233,7 @@ class _DecodedBody(httpx2.AsyncByteStream):
 
 
 class _LimitedBody(_DecodedBody):
-    """A body with a size limit: a longer body is truncated, or raises `ResponseTooLargeError`."""
+    """A body with a size limit: with `truncate`, the rest is dropped; otherwise, raise `ResponseTooLargeError`."""
 
     def __init__(self, response: httpx2.Response, limit: int, *, truncate: bool) -> None:
         super().__init__(response)
@@ -338,7 +338,7 @@ def is_event_stream(response: httpx2.Response) -> bool:
 
 
 def _is_request(request: httpx2.Request) -> bool:
-    """Whether the message is a request: a notification has no id, a response has no method."""
+    """Whether a POST sends a JSON-RPC request: a notification has no id, a response has no method."""
     before, method, _ = request.content[:200].partition(b'"method":')
     return bool(method) and b'"id":' in before
 

@@ -38,7 +38,8 @@ async def negotiate(
 ) -> None:
     """Agree on a protocol version with the server.
 
-    `auto` tries discovery first and falls back to the handshake. Any other version without a handshake is required.
+    `auto` tries discovery first and falls back to the handshake; `legacy` uses only the handshake. Any
+    other protocol is a version: raise `UNAVAILABLE` if the server does not support this version.
     """
     if protocol == "legacy":
         await client.initialize()

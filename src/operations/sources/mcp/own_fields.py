@@ -20,9 +20,9 @@ OWN = "operations/client"
 STREAM = "operations/stream"
 """The `_meta` key of a request that asks for the items of a stream as progress notifications."""
 SPEC = "operations/spec"
-"""The `_meta` key of a listed tool with the id, type and version of its operation."""
+"""The `_meta` key of a listed tool. Its value has the id, type and version of the tool's operation."""
 ERROR = "operations/error"
-"""The `_meta` key of an error result: code, message and details."""
+"""The `_meta` key of an error result. Its value has the code, message and details of the error."""
 ENVELOPE = "operations/envelope"
 """The `_meta` key of a result for a client of this library: the envelope as JSON text in which
 bytes are `{"$bytes": …}`.

@@ -91,12 +91,12 @@ class ServerRequests:
 
     @property
     def elicitation_callback(self) -> ElicitationFnT | None:
-        """The elicitation callback for an SDK session; with None, the session rejects such requests."""
+        """The callback of an SDK session for elicitations; None without a handler: the session then rejects them."""
         return self._elicit if ELICIT in self._handlers else None
 
     @property
     def sampling_callback(self) -> SamplingFnT | None:
-        """The sampling callback for an SDK session; with None, the session rejects such requests."""
+        """The callback of an SDK session for sampling; None without a handler: the session then rejects it."""
         return self._sample if SAMPLE in self._handlers else None
 
     async def _elicit(
@@ -131,8 +131,8 @@ class ServerRequests:
 def substitute(message: bytes) -> bytes | None:
     """Return a replacement for a message that the SDK cannot parse; None if the SDK can parse it.
 
-    The replacement is the same message without its too deeply nested tools, or else an error response. A message that
-    is not a response has no replacement: return None as well.
+    The replacement is the same message without the tools that are nested too deeply. If the SDK cannot parse
+    this copy, the replacement is an error response. A message that is not a response has no replacement.
     """
     problem = _problem(message)
     if problem is None:

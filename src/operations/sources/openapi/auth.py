@@ -72,7 +72,7 @@ def credential_places(chosen: Sequence[tuple[HTTPAuth, Scheme | None]]) -> set[t
 def _matching_scheme(
     auth: HTTPAuth, schemes: Mapping[str, Scheme], security: Sequence[Mapping[str, Any]]
 ) -> Scheme | None:
-    """Return the document's scheme with the type of `auth`, an API key or OAuth2; None if there is none."""
+    """Return the document's first scheme of the type of `auth`, if that is API key or OAuth2; None if there is none."""
     wanted = {"api_key": "apiKey", "oauth2": "oauth2"}.get(auth.type)
     names = [name for alternative in security for name in alternative] or list(schemes)
     for name in names:

@@ -24,9 +24,11 @@ class HTTPAuth(msgspec.Struct, frozen=True, kw_only=True):
     type: Literal["bearer", "api_key", "apiKey", "basic", "oauth2"]
     """The kind of credential; `apiKey`, the spelling of OpenAPI, is read as `api_key`."""
     token: str | None = None
-    """Bearer token or API key; for type `basic`, the base64 text of `username:password`, in place of these fields."""
+    """Bearer token or API key. For type `basic`, the base64 text of `username:password`; the fields `username` and
+    `password` are then not needed.
+    """
     header_name: str | None = None
-    """Name of the header (or, by `location`, of the query parameter or cookie) with the credentials."""
+    """Name of the header, query parameter or cookie (see `location`) with the credentials."""
     location: Literal["header", "query", "cookie"] = "header"
     prefix: str | None = None
     """Prefix of the token: by default `Bearer`, or `Basic` for type `basic`; none for an API key."""

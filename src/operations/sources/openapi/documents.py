@@ -86,7 +86,7 @@ _decode_strictly = msgspec.json.Decoder().decode
 _ESCAPES = re.compile(
     r"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
 )
-"""Backslashes, pairs of surrogates, and lone surrogates, as JSON text escapes them."""
+"""The escapes in JSON text of backslashes, of pairs of surrogates, and of lone surrogates."""
 _LONE = len(r"\ud800")
 _MAX_DIGITS = 640
 """Maximum number of digits of an integer; a longer one becomes a float. Python's own limit is never lower."""

@@ -66,7 +66,7 @@ def styled_parameter(name: str, encoding: Encoding) -> Parameter | None:
 
 
 def first_type(encoding: Encoding) -> str | None:
-    """Return the first content type of an encoding that is not a wildcard; None if there is none."""
+    """Return the first content type of an encoding, except wildcards; None if there is none."""
     for media_type in str(encoding.get("contentType") or "").split(","):
         if media_type.strip() and "*" not in media_type:
             return media_type.strip()

@@ -420,7 +420,7 @@ def _preference(media_type: str) -> tuple[bool, bool, bool, bool]:
 
 
 def free_name(name: str, taken: Any) -> str:
-    """Return the name, with underscores appended until it is free."""
+    """Return the name, with underscores appended until it is not in `taken`."""
     while name in taken:
         name = f"{name}_"
     return name

@@ -346,7 +346,7 @@ def _not_a_document(url: str, found: str, response: HTTPResponse) -> str:
 
 
 def read_file(path: str, directory: Path | None = None, *, may_be_pipe: bool = False) -> bytes:
-    """Return the content of a regular file of limited size, or of a pipe if the user names it.
+    """Return the content of a regular file of limited size; with `may_be_pipe` (for paths from the user), or of a pipe.
 
     With `directory`, raise OSError for a link that leads out of the directory. A document from another person may come
     with a link to a private file of the user.

@@ -89,7 +89,10 @@ async def iterate_items(
 
 
 def _items(data: Any, pointer: str) -> list[Any]:
-    """Return the list at a JSON pointer of a page, empty if there is nothing; raise `VALIDATION_ERROR` for no list."""
+    """Return the list at a JSON pointer in a page's data; an empty list if there is no value.
+
+    Raise `VALIDATION_ERROR` if the value is not a list.
+    """
     found = _at_pointer(data, pointer)
     if found is None or isinstance(found, list):
         return found or []

@@ -64,7 +64,7 @@ class Parameter(msgspec.Struct, frozen=True):
     collection_format: str | None = None
     """Format of arrays in Swagger 2.0, which takes precedence over `style`; None for a parameter of OpenAPI 3.
 
-    A parameter of Swagger 2.0 needs a value here, also if it has the default `csv`.
+    A parameter of Swagger 2.0 needs a value here, even if its format is the default `csv`.
     """
     allow_empty: bool = False
     """Whether an empty array or object is sent as `name=` instead of omitted."""

@@ -48,7 +48,7 @@ def may_have_body(method: str, status: int) -> bool:
 def read_data(content_type: str, body: bytes) -> Any:
     """Return the body as data: JSON parsed, text decoded, anything else as bytes. Malformed JSON is returned as text.
 
-    An empty body is an empty string or empty bytes; for JSON, and without a content type, it is None.
+    For an empty body, return None if the type is JSON or missing, else an empty string or empty bytes.
     """
     if not body and (not content_type or is_json(content_type)):
         return None

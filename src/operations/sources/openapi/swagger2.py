@@ -52,7 +52,7 @@ def request_body(documents: Documents, parameters: Sequence[DocNode], consumes: 
 
 
 def modern_response(documents: Documents, response: DocNode, produces: Sequence[str]) -> DocNode:
-    """Return a response with its schema under each produced media type."""
+    """Return a response with its schema under each media type of `produces`; by default, under JSON."""
     schema = response.get("schema")
     if schema.value is None:
         return response

@@ -184,7 +184,7 @@ def upload_of(value: Any, schema: Mapping[str, Any] | None = None) -> Upload | N
 
 
 def is_file(value: Any) -> bool:
-    """Whether a value can only be a file, independent of its schema."""
+    """Whether a value is a file, whatever its schema."""
     if isinstance(value, dict) and value.keys() <= _UPLOAD_KEYS:
         value = value.get("content")
     return isinstance(value, (bytes, bytearray, memoryview)) or _is_outside_json(value)

@@ -129,7 +129,7 @@ class _Builder:
         return {**merged, **members}
 
     def _merge(self, part: dict[Any, Any], merged: dict[Any, Any]) -> None:
-        """Add the members of a mapping under `<<`, without replacing others; raise `ValueError` for too many."""
+        """Add the members of a mapping under `<<`, replace no others; raise `ValueError` if there are too many."""
         self._left -= len(part)
         if self._left < 0:
             raise ValueError(f"aliases expand to more than {_MAX_NODES:,} values")

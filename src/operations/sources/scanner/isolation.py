@@ -80,7 +80,7 @@ async def in_background(function: Callable[P, T], *args: P.args, **kwargs: P.kwa
 class _ThreadStream:
     """Replacement for a standard stream: `other` in one thread, `usual` in all other threads.
 
-    An imported module may keep a reference to it, and use it later in another thread.
+    An imported module may keep a reference to this object, and use it later in another thread.
     """
 
     def __init__(self, usual: Any, other: Any, thread: threading.Thread) -> None:

@@ -53,7 +53,7 @@ class OperationManifest(msgspec.Struct, frozen=True, kw_only=True):
     origins: Mapping[str, str] = {}
     """The file of each operation and spec, by id."""
     files: Sequence[str] = ()
-    """Every directory and module file read: a change to one may change the operations."""
+    """Every directory and module file that was read: a change to one may change the operations."""
 
     def __iter__(self) -> Iterator[Operation[Any]]:
         """Iterate over the operations, so that `OperationRegistry(manifest)` registers them."""
@@ -249,7 +249,7 @@ def _claim(taken: dict[str, Any], value: Any, path: str, origins: dict[str, str]
 
 
 def _is_imported(operation: Operation[Any], module: ModuleType) -> bool:
-    """Whether the operation is imported: another module, that of its function, has it under the function's name."""
+    """Whether another module defines the operation: its function's module has it under the function's name."""
     if not isinstance(operation, FunctionOperation):
         return False
     home = sys.modules.get(getattr(operation.function, "__module__", None) or "")
