@@ -1,4 +1,4 @@
-"""Endpoint: the call protocol on one transport. An endpoint decodes each message once and passes it to its receiver."""
+"""Endpoint: the call protocol on one transport. An endpoint decodes each message once and passes the event on."""
 
 from __future__ import annotations
 

@@ -17,7 +17,10 @@ _ALIVE_WITHIN = 1.5
 """A repeated request is sent directly to workers whose last message arrived within this many heartbeat intervals."""
 _LONGEST_NAME = 256
 _MOST_NAMES = 10_000
-"""Longest name of a namespace that is kept, and largest number of workers and of namespaces that are kept."""
+"""Limits of the names that are kept.
+
+`_LONGEST_NAME` is the number of characters of a namespace, `_MOST_NAMES` the number of workers and of namespaces.
+"""
 
 
 class LivenessMonitor:

@@ -257,7 +257,7 @@ class SignedTransport(_SigningTransport):
             yield Measure("operations_signature_refusals_total", count, {"reason": reason})
 
     def for_grant(self, grant: Grant | None, *, as_worker: bool) -> Transport:
-        """Return the transport for calls with the grant of a request: it signs them for the caller of that request.
+        """Return the transport for calls with the grant of a request; it signs them for the caller of the request.
 
         Calls nested in an unsigned request are not signed. Without a grant, the transport signs with this process's own
         session, if there is one. Raise a CallError if `as_worker` is True without a session, or False for a worker with

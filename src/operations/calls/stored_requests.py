@@ -43,7 +43,7 @@ _MOST_KEPT = 4 << 20
 
 
 class RecentResponses:
-    """The last responses to stored requests, which are sent again after a lost connection.
+    """Keeps the last responses to stored requests, and sends these responses again after a lost connection.
 
     If a worker reconnects before a caller does, the responses that the worker sends meanwhile are lost. A caller that
     already has a response drops the second one.

@@ -309,7 +309,7 @@ class StartableCall(Protocol):
 class EagerTasks:
     """Starts tasks eagerly, which Python supports since version 3.12.
 
-    A handler that computes before it first suspends delays the calls that arrived after it. After `_SLOW_STARTS` slow
+    A handler that computes before it first suspends delays the calls that arrived later. After `_SLOW_STARTS` slow
     handlers in a row, further calls are queued and their callers are served in turn.
     """
 

@@ -1,4 +1,4 @@
-"""JobStore: the interface of the stores that keep jobs and run them, and the limits that they enforce.
+"""JobStore, the interface of stores that keep and run jobs; and JobLimits, the limits that these stores enforce.
 
 `Jobs` checks who may see and change a job.
 """

@@ -191,8 +191,8 @@ class Hub:
     def admit_as(self, principal: Principal, token: str | None, *, anonymous: bool = False) -> HubConnection:
         """Admit an authenticated connection, unless its token already has too many connections.
 
-        An anonymous peer calls without an identity and has no token. Pass as `token` another string by which its
-        connections are counted, such as its address.
+        An anonymous peer calls without an identity and has no token. For such a
+        peer, pass as `token` a string by which its connections are counted, such as its address.
         """
         counted = (token or "").encode(errors="surrogatepass")
         if counted.count(b".") == 2:  # a JWT: from one ECDSA signature, anybody can compute a second valid one
@@ -283,7 +283,7 @@ class HubConnection:
         return self._link.unsent if self._link is not None else 0
 
     def opened(self, link: Link) -> None:
-        """Add the link to those of its token, and start the timers for the hello and for the expiry of the token."""
+        """Add the link to the links of its token, and start the timers for the hello and the token's expiry."""
         self._link = self.session.link = link
         link.turn, link.large = self._turn, self._hub.large
         self.session.deliver = link.send

@@ -1,4 +1,4 @@
-"""HubSession: the state of one peer at a hub: its calls, its queue, its names, and limits on its connections."""
+"""HubSession, the state of one peer at a hub: calls and queue; also peer names, and limits on connections."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class HubSession:
         """For a worker in the hub's own process: function that receives small requests without encoding them again."""
         self.link: Link | None = None
         self.is_worker = False
-        """Whether the peer has registered operations: it is a worker, and its calls need a grant or `asWorker`."""
+        """Whether the peer is a worker: it has registered operations. A worker's calls need a grant or `asWorker`."""
         self.calls: dict[str, RoutedCall] = {}
         """The calls of this peer that were sent to workers and have not ended, by the peer's own request ids."""
         self.running: dict[str, RoutedCall] = {}

@@ -81,7 +81,7 @@ class WriteBuffer:
             answers.append(message)
 
     def publish(self, subject: bytes, message: bytes) -> None:
-        """Send a message after the buffered requests, because it may refer to one of them, as an abort does."""
+        """Send a message after the buffered requests: it may refer to one of these requests, as an abort does."""
         self._put_requests()
         self.send(b"PUB %b %d\r\n%b\r\n" % (subject, len(message), message))
 
