@@ -191,8 +191,8 @@ class Hub:
     def admit_as(self, principal: Principal, token: str | None, *, anonymous: bool = False) -> HubConnection:
         """Admit an authenticated connection, unless its token already has too many connections.
 
-        An anonymous peer calls without an identity and has no token. For such a
-        peer, pass as `token` a string by which its connections are counted, such as its address.
+        An anonymous peer calls without an identity and has no token. For such a peer, pass as
+        `token` a string by which its connections are counted, such as its address.
         """
         counted = (token or "").encode(errors="surrogatepass")
         if counted.count(b".") == 2:  # a JWT: from one ECDSA signature, anybody can compute a second valid one
