@@ -15,9 +15,9 @@ from operations.sources.scanner.isolation import in_background
 from operations.wire import decode_json
 
 _AHEAD = 4
-"""Number of results per job that may wait for the result of an earlier line.
+"""Number of lines, for each of the `jobs` concurrent calls, that may be read before an earlier result is written.
 
-While one call is slow, the other jobs continue until this number is reached.
+While one call is slow, the other calls continue until this number is reached.
 """
 _CHUNK = 65_536
 _MAX_LINE = 256 * 1024 * 1024
@@ -126,13 +126,13 @@ class _Run:
         self._idle = 0
 
     def start_worker(self) -> None:
-        """Start one more worker."""
+        """Start one more task that processes lines."""
         self._working += 1
         self._idle += 1
         self.workers.append(asyncio.create_task(self._work()))
 
     async def _work(self) -> None:
-        """Process lines until the end. Start another worker if this one takes a line and no other is idle."""
+        """Process lines until the end. Start another task if this task takes a line and no other task is idle."""
         try:
             while True:
                 await self._permits.acquire()

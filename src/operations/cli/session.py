@@ -61,7 +61,7 @@ class CommandSession:
         self._opened = opened or {}
 
     def find(self, operation_id: str) -> Operation[Any]:
-        """Return an operation; if it is unknown, raise an error that names the nearest id or the failed source."""
+        """Return an operation; if the id is unknown, raise an error that names the nearest id or the failed source."""
         operation = self.registry.get_operation(operation_id)
         if operation is not None:
             return operation

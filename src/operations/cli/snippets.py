@@ -172,7 +172,7 @@ def _write_command(part: Any) -> str:
 
 
 def readable_request(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a dry run's request; its body, or each part of it, is decoded if it is JSON or text."""
+    """Return a dry run's request. A body of JSON or text is decoded; of a streamed body, the parts that are text."""
     body = request.get("body")
     if isinstance(body, list):
         return {**request, "body": [_text_part(part) for part in body]}

@@ -35,7 +35,7 @@ _BAR = 20
 _redactors: list[Callable[[str], str]] = []
 _json: list[_JSONLines] = []
 _drawn: list[StatusLine] = []
-"""The status line on the terminal, if any; other lines replace it."""
+"""The status line on the terminal, if any. It is erased before another line is printed."""
 _paused: list[bool] = []
 """Not empty while a question is on the terminal: no status line is drawn over it."""
 _SECRET_NAMES = ("auth", "cookie", "token", "key", "secret", "password", "credential", "session", "signature")

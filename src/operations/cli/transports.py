@@ -104,7 +104,7 @@ def open_transport(settings: TransportSettings, args: ParsedArguments) -> Abstra
 
 
 def _opener(extra: str) -> Callable[..., AbstractAsyncContextManager[Any]]:
-    """Return the function that connects the transports of an extra, or of all other URL schemes for an empty string.
+    """Return the function that connects the transports of an extra; for an empty string, those of all other schemes.
 
     `pubsub.connect` could open every scheme, but it searches all installed packages for the scheme of a hub.
     """

@@ -152,7 +152,7 @@ def _fields(spec: OperationSpec) -> list[str]:
 
 
 def _earlier_rows(workspace: Workspace, before: Catalogue | None) -> Iterator[_Row]:
-    """Yield the rows in `before` of sources that are not open.
+    """Yield the rows of `before` whose sources are not open.
 
     For a source that failed to open, leave out the ids that another source has now registered.
     """

@@ -109,7 +109,7 @@ def _server(document: ConfigDocument, name: str, key: Key, entry: Any) -> Source
 
 
 def _is_misspelt(field: str, entry: Mapping[str, Any]) -> bool:
-    """Whether an unknown key is similar to a supported key that the entry lacks, or has the letters of such a key."""
+    """Whether a key is unknown, but similar to a supported key that the entry lacks, or an anagram of such a key."""
     known = (*_PASSED_ON, *_RENAMED)
     if field in known:
         return False

@@ -13,7 +13,7 @@ from operations.redaction import REDACTED
 
 _SECRET_NAME = r"(?i)token|secret|passw|pwd|api[-_]?key|apikey|credential|auth|cookie|bearer|private|session"
 _SECRET_PARAMETER = r"(?i)(.*[-_.])?(key|sig|signature|code)"
-"""Names of query parameters that are secret, in addition to those that match `_SECRET_NAME`."""
+"""Pattern of further names of secret query parameters, in addition to `_SECRET_NAME`."""
 _SECRET_TABLES = frozenset({"headers", "env", "security"})
 _PUBLIC = frozenset(
     {"type", "location", "header_name", "prefix", "token_url", "scopes", "client_id", "issuer", "scope"}

@@ -119,7 +119,7 @@ def trusts_every_file(environ: Mapping[str, str] | None = None) -> bool:
 
 
 def is_trusted(config_path: Path, digest: str, environ: Mapping[str, str] | None = None) -> bool:
-    """Whether a configuration may be used; an empty digest means that it has no actions that need trust."""
+    """Whether a configuration may be used; an empty digest means that none of its actions needs trust."""
     if not digest or trusts_every_file(environ):
         return True
     record = read_trust(config_path, environ)

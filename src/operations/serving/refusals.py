@@ -13,7 +13,7 @@ _OF_TRANSLATION = frozenset({"type", "executed", "operationId"})
 class RefusedError(CallError):
     """An error with an HTTP status and response headers.
 
-    Its details state that the operation was not executed, unless they are replaced.
+    By default, its details state that the operation was not executed.
     """
 
     def __init__(

@@ -60,7 +60,7 @@ class AppSettings(msgspec.Struct, frozen=True, kw_only=True):
     By default, callers with more than 200 tools get the three tools.
     """
     code: CodeLimits | bool = False
-    """Whether MCP clients get one tool that runs scripts instead of all tools (extra `code`).
+    """Whether MCP clients get, in place of all tools, one tool that runs scripts (extra `code`).
 
     Pass `CodeLimits` in place of True to set limits for the scripts.
     """

@@ -1,6 +1,6 @@
 """Catalogues: the operations that each caller may call, as JSON bytes, cached for each set of rights.
 
-A catalogue is built in slices. Between them, the event loop runs other tasks.
+A catalogue is built in slices. Between the slices, the event loop runs other tasks.
 """
 
 from __future__ import annotations

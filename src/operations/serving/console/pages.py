@@ -38,7 +38,7 @@ _INDEX = "index.html"
 _FILES = "assets/"
 """The directory of built files. A missing file in it has status 404; every other path shows a screen of the page."""
 _HASHED = re.compile(r"assets/.+-[\w-]{8}\.\w+")
-"""Names of files that contain a digest of the file, so that browsers can cache the file for a year."""
+"""File names with a digest of the content: browsers can cache these files for a year."""
 _YEAR = b"public, max-age=31536000, immutable"
 _ABSENT = f"""<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>operations</title>

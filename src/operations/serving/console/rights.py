@@ -14,7 +14,7 @@ from operations.telemetry.call_records import CallRecord, caller_name
 WATCH = "operations:watch"
 """Scope of identities that see workers, metrics, and others' calls to operations that they may call themselves."""
 MANAGE = "operations:manage"
-"""Scope of identities that may cancel the calls of others that they see (`WATCH`)."""
+"""Scope of identities that may cancel others' calls, if they see these calls (`WATCH`)."""
 
 
 class Viewer:

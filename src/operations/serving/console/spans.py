@@ -235,7 +235,10 @@ def _filters(parameters: Parameters) -> list[Keep]:
 
 
 def read_choice(parameters: Parameters, name: str, choices: Sequence[str], default: str = "") -> str:
-    """Return a parameter that must be one of `choices` or empty, or else `default`; refuse another value with 400."""
+    """Return a parameter; without the parameter, return `default`.
+
+    Refuse a value that is not empty and not one of `choices` with 400.
+    """
     value = parameters.get(name, default)
     if value and value not in choices:
         raise _invalid(f"invalid {name}: expected one of {', '.join(choices)}")

@@ -248,7 +248,7 @@ class DocumentCache:
         return _encode(head)[:-1]
 
     def _keep(self, key: _Key, document: EncodedDocument) -> None:
-        """Cache a document that fits; evict those of earlier generations and the least recently used ones."""
+        """Cache a document if it fits; evict documents of earlier generations and the least recently used ones."""
         for other in [other for other in self._documents if other.generation != key.generation]:
             self._size -= len(self._documents.pop(other).body)
         if len(document.body) > self._max_bytes:

@@ -367,7 +367,7 @@ class EventConnection:
     def push(self, chunk: bytes) -> Awaitable[None] | None:
         """Send an event, together with other events of the same loop iteration.
 
-        Return None, or an awaitable if too much is unsent: a stream waits for it before its next item.
+        If too much is unsent, return an awaitable, for which the stream waits before the next item; else None.
         """
         if self._is_closed:
             return None

@@ -45,7 +45,7 @@ _CLIENTS_PER_IDENTITY = 64
 _MOST_GIVEN_BYTES = 64 * 1024
 """Largest size of the answers in the request that creates a task. Larger answers are ignored."""
 _ASK_WITHIN = 1.0
-"""Seconds to wait for the first question of a `questions-first` call. After that, it becomes a task that can ask."""
+"""Seconds to wait for the first question of a `questions-first` call. Then the call becomes a task that can ask."""
 _ENDED = {JobState.DONE: "completed", JobState.CANCELLED: "cancelled", JobState.DEAD: "failed"}
 
 

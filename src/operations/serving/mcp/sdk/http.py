@@ -35,7 +35,7 @@ SESSIONS_PER_IDENTITY = 64
 STREAMS_PER_IDENTITY = 2 * SESSIONS_PER_IDENTITY
 """Largest number of open streams of one identity: one for each session, and the resumed streams of calls."""
 LARGE_BYTES_PER_IDENTITY = 64 * 1024 * 1024
-"""Largest total size of the sessions of one identity that keep more than `_MAX_EVENT_BYTES` each.
+"""Largest total size of one identity's large sessions, which keep more than `_MAX_EVENT_BYTES` each.
 
 The SDK keeps the last message of each session in both directions.
 """
