@@ -21,7 +21,7 @@ class CodeLimits(msgspec.Struct, frozen=True, kw_only=True):
     calls: int = 100
     """Maximum number of calls of operations."""
     refusals: int = 3
-    """Number of refused calls after which the script is stopped, so that a person is not asked again and again."""
+    """Number of calls without approval after which the script stops, so that a person is not asked again and again."""
     output_bytes: int = 200_000
     """Maximum size of the printed output; a script that prints more fails."""
     code_characters: int = 50_000

@@ -133,7 +133,7 @@ class SandboxScript:
                 call.cancel()
 
     def _check(self) -> None:
-        """Raise if the script was stopped, or if too many of its calls were refused."""
+        """Raise an error if the script was stopped, or if too many of its calls were not approved."""
         if self._is_stopped:
             raise ScriptStoppedError
         if self._refusals >= self._limits.refusals:
@@ -163,7 +163,7 @@ class SandboxScript:
         return None
 
     def _settle(self, call_ids: list[int]) -> dict[int, Any]:
-        """Start calls that the script waits for; return the outcomes of those that end first."""
+        """Start the calls that the script awaits; return the outcomes of those that end first."""
         for call_id in call_ids:
             if call_id in self._waiting:
                 path, args, kwargs = self._waiting.pop(call_id)

@@ -72,7 +72,7 @@ class ClientPool(Generic[T]):
             return self._pick(origin)
 
     async def wait(self, origin: str) -> PooledClient[T]:
-        """Return a client for an origin once all earlier requests in the queue have one."""
+        """Return a client for an origin; while `max_requests` requests are running, wait in the queue."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
         with self._lock:
@@ -92,8 +92,8 @@ class ClientPool(Generic[T]):
     def release(self, used: PooledClient[T], *, abort_seconds: float | None = None) -> None:
         """Give a client back after a request; with `abort_seconds`, the request was cancelled: abort its connection.
 
-        The connection is aborted when no other request uses the client. If it is not open yet, it is aborted if it
-        opens within `abort_seconds` seconds.
+        The connection is aborted when no other request uses the client. A connection that is not open yet is aborted if
+        it opens within `abort_seconds` seconds.
         """
         with self._lock:
             used.requests -= 1

@@ -119,7 +119,7 @@ class MCPConnection:
             await asyncio.wait((owner,))
 
     async def _run(self) -> None:
-        """Run the owner task: open one session after another until the connection is closed or the first open fails."""
+        """Open one session after another, until the connection is closed or the first session cannot be opened."""
         try:
             with self._scope:
                 while not self._is_closing:
@@ -166,7 +166,7 @@ class MCPConnection:
                 await self._on_changed(session)
 
     async def _pause(self) -> None:
-        """Back off before the next attempt. For a waiting call, the pause is only `MIN_PAUSE_SECONDS`."""
+        """Wait before an attempt, except after a first failure; while a call waits, only for `MIN_PAUSE_SECONDS`."""
         if self._outcome is None or self._outcome.done():
             self._outcome = asyncio.get_running_loop().create_future()
         if self._failures <= 1:

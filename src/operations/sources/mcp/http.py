@@ -141,7 +141,7 @@ class ErrorReportingClient(httpx2.AsyncClient):
             self._config.on_response(sent, response.status_code, response.headers.multi_items())
 
     async def _limit_body(self, response: httpx2.Response) -> None:
-        """Limit the body of a response after decompression; the SDK limits the events of a stream one by one."""
+        """Limit the size of a decompressed body. In an event stream, the SDK limits each event instead."""
         if is_event_stream(response):
             response.stream = _EventBytes(response)
         elif _is_protocol(response.request) and response.request.method == "POST" and response.status_code < 400:

@@ -121,7 +121,7 @@ def unavailable(server: str, reason: str, *, executed: Executed = "no") -> CallE
 
 
 def explain(error: BaseException) -> str:
-    """Return one line for an exception, including its notes; for an exception group, all its exceptions."""
+    """Return one line for an exception, with its notes; for an exception group, with all its exceptions."""
     if isinstance(error, BaseExceptionGroup):
         reasons = [explain(member) for member in error.exceptions]
     elif isinstance(error, CallError):

@@ -88,9 +88,9 @@ class _Sender:
         self._pump = pump
 
     async def send(self, item: SessionMessage) -> None:
-        """Send a message. If too many are unsent, drop a notification, and raise `RequestLostError` for a request.
+        """Send a message. If the queue is full, drop a notification; for a request, raise `RequestLostError`.
 
-        The queue also has the requests of calls that have ended.
+        The queue may still have requests of calls that have ended.
         """
         line = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
         if is_response(item):

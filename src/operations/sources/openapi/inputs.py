@@ -429,7 +429,7 @@ def free_name(name: str, taken: Any) -> str:
 def explain_impossible(documents: Documents, input_schema: Any) -> str | None:
     """Return where and why no input can be valid; None if a valid input may exist.
 
-    Only two reasons are found: required properties with conflicting types or endless recursion.
+    Only two reasons are found: a required property has conflicting types, or requires itself.
     """
     if not isinstance(input_schema, Mapping):
         return None
