@@ -126,7 +126,7 @@ def _values(declared: Argument | Option, word: str, positional: list[str], befor
 def _operations(word: str, ids: Iterable[str]) -> Iterator[str]:
     """Yield the ids that start with a word.
 
-    If there are more than 40 ids, in different namespaces below the word, yield only the namespaces.
+    If there are more than 40 ids, cut each id after its next dot, unless this makes all of them equal.
     """
     found = [each for each in ids if each.startswith(word)]
     if len(found) <= 40:

@@ -140,7 +140,7 @@ def _redacted(part: Any, redact: Callable[[str], str]) -> Any:
 
 
 def curl_command(request: Mapping[str, Any]) -> str:
-    """Return a dry run's request as a curl command; `printf` and `cat` write a body that is not only printable text."""
+    """Return a dry run's request as a curl command; a body that is not all printable comes from `printf` and `cat`."""
     lines = [f"curl -X {shell_quoted(request['method'])} {shell_quoted(request['url'])}"]
     lines += [f"  -H {shell_quoted(f'{name}: {value}')}" for name, value in request["headers"]]
     body = request.get("body") or b""

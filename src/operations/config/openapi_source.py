@@ -106,7 +106,7 @@ def _http_auth(auth: AuthSettings) -> HTTPAuth:
 
 
 class _RecordingFS:
-    """Local file system that records in `names` the path of each file to read, also of a missing one."""
+    """Local file system that records in `names` the path of each file to read, even if the file is missing."""
 
     def __init__(self, document: Path, names: dict[str, None], *, may_be_pipe: bool) -> None:
         self._document = document

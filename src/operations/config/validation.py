@@ -105,7 +105,7 @@ class Checker:
         return self._convert(expected, value, key)
 
     def _read_union(self, union_types: tuple[Any, ...], expected: Any, value: Any, key: Key) -> Any:
-        """Read a table as the union's table type, and any other value as the union's other type."""
+        """Read the value of a union: a table as the union's table type, any other value as the other type."""
         tables = [member for member in union_types if _has_settings(member)]
         others = [member for member in union_types if member is not type(None) and member not in tables]
         if tables and (isinstance(value, Mapping) or not others):

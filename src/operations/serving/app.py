@@ -154,8 +154,8 @@ class ServedApp:
     async def lifespan(self) -> AsyncIterator[None]:
         """Start the endpoints; on exit, drain running calls.
 
-        An application that mounts this application enters the context manager in its own lifespan. Otherwise the
-        endpoints start on first use, and running calls are not drained.
+        An application that mounts this application enters this context manager in its own lifespan. If it does not,
+        the endpoints start on first use, and running calls are not drained.
         """
         async with contextlib.AsyncExitStack() as stack:
             if self._mcp is not None:

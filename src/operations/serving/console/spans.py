@@ -160,7 +160,7 @@ class SpanReader:
         return self._has_bodies or self._viewer.is_own(record)
 
     def _differences(self, record: CallRecord, encoded: bytes) -> list[dict[str, Any]]:
-        """Return the differences between an output and its schema; the values only if the viewer made the call."""
+        """Return the differences between an output and its schema, with values only if the viewer made the call."""
         operation = self._viewer.operations.get(record.operation_id)
         document = None if operation is None else operation.spec.output_schema.document
         found: list[dict[str, Any]] = []

@@ -73,7 +73,7 @@ class InputReader:
         return self._assemble(fields, problems)
 
     def read_bytes(self, body: bytes) -> dict[str, Any] | None:
-        """Return an input with the body as its only property; None unless the operation's only property has bytes."""
+        """Return an input with the body as its only property; None unless the input has one property, of type bytes."""
         parameters = self.parameters
         if parameters is None or len(parameters) != 1:
             return None

@@ -270,7 +270,7 @@ STREAM_SCHEMAS: Mapping[str, Any] = {
         "required": ["event", "data"],
     },
 }
-"""Schemas of the events that a stream can contain beside its items; only in documents with streams."""
+"""Schemas of the events that a stream can contain besides its items; only in documents with streams."""
 STREAM_ENDINGS: Sequence[Mapping[str, Any]] = [{"$ref": f"#/components/schemas/{name}"} for name in STREAM_SCHEMAS]
 
 RESULT_HEADERS = {
