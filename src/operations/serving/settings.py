@@ -37,7 +37,7 @@ class AppSettings(msgspec.Struct, frozen=True, kw_only=True):
     deny: Iterable[str] = ()
     read_only: bool = False
     http: bool = True
-    """Whether operations have paths, and are described at `/openapi.json` and `/docs`."""
+    """Whether operations are served at HTTP paths, and described at `/openapi.json` and `/docs`."""
     mcp: bool = True
     websocket: bool = True
     title: str = "operations"

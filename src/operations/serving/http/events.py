@@ -78,7 +78,7 @@ class EventStreams:
         """Resumable streams by name."""
 
     async def serve(self, wanted: StreamRequest, receive: Receive, send: Send) -> str:
-        """Send a stream until it ends or its client disconnects; return its outcome code, `OK` while it runs.
+        """Send a stream until it ends or its client disconnects; return its outcome code, or `OK` if it still runs.
 
         Raise a CallError for a failure before the response has begun; a later failure is sent as an event.
         """

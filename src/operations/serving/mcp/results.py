@@ -93,7 +93,7 @@ def _structured(value: Any, wrap: bool, modern: bool) -> Result:
 
 
 def _untouched(envelope: ResponseEnvelope[Any], meta: MCPResponseMeta, *, modern: bool) -> Result:
-    """Return the result of an imported MCP tool; data that it does not contain is added as structured content."""
+    """Return the result of an imported MCP tool; add the data as structured content if the result lacks the data."""
     result = Result([block.to_dict() for block in meta.content], is_error=meta.is_error)
     result.meta.update(meta.extensions or {})
     structured = meta.structured_content
