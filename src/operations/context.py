@@ -67,8 +67,8 @@ class Exposed(Protocol):
 class Grant(msgspec.Struct, eq=False, kw_only=True):
     """The right of one request's handler to make nested calls for the request's caller.
 
-    Every nested call, at any depth, uses the grant of its request. A grant is valid only on the transport that it came
-    from, and only until its request ends.
+    All nested calls of a request, at any depth, use the grant of the request. A grant is valid only on the transport
+    that it came from, and only until its request ends.
     """
 
     identity: Identity | None = None
@@ -323,7 +323,7 @@ class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def limit_context(context: object, timeout: object) -> OperationContext:
-    """Return a context whose deadline is at most `timeout` seconds away; without a `timeout`, it is unchanged.
+    """Return the context with a deadline at most `timeout` seconds away; unchanged without a `timeout`.
 
     If `context` is None, a new context is returned. An invalid argument raises `VALIDATION_ERROR`.
     """

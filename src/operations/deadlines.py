@@ -99,7 +99,7 @@ class Deadline(msgspec.Struct, eq=False, kw_only=True):
     suspended: Callable[[Any], None] | None = None
     """Called when the work first suspends: from then on, `stop` cancels the work."""
     error: CallError | None = None
-    """Why the work was ended; None if it was not."""
+    """The error with which the work was ended; None if the work was not ended."""
     _is_abandoned: bool = False
     _task: asyncio.Task[Any] | None = None
     _before: int = 0
@@ -165,7 +165,7 @@ class Deadline(msgspec.Struct, eq=False, kw_only=True):
             self.error = None  # avoids a reference cycle with its traceback
 
     def _explain_by(self, raised: BaseException) -> None:
-        """Use the cause of the work's cancellation as the error, if it is a timeout of the same operation."""
+        """Use the cause of the work's cancellation as the error, if the cause is a timeout of the same operation."""
         cause = raised.__cause__
         if isinstance(raised, asyncio.CancelledError) and isinstance(cause, CallError):
             assert self.error is not None

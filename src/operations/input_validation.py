@@ -52,7 +52,7 @@ def _validate_data(operation: Operation[Any], value: Any, *, given: bool, bounde
 
 
 def _is_without_rights() -> bool:
-    """Whether a request of a caller without scopes and resources is being handled."""
+    """Whether the current request comes from a caller that has neither scopes nor resources."""
     grant = current_grant.get()
     return grant is not None and (grant.identity is None or not grant.identity.has_rights)
 

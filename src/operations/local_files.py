@@ -13,7 +13,7 @@ MOST_BYTES = 32 << 20
 
 
 def read_regular(path: str | Path, most: int = MOST_BYTES) -> bytes:
-    """Return the content of a regular file of at most `most` bytes; raise `OSError` for any other.
+    """Return the content of a regular file of at most `most` bytes; raise `OSError` for any other file.
 
     Reading a device or a pipe may never end. A sparse file takes no space, but its content would fill the memory.
     """

@@ -82,7 +82,7 @@ class ProgressReporter:
             self._task = asyncio.get_running_loop().create_task(self._deliver_all())
 
     async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
-        """Report an event, or queue it while another is being reported."""
+        """Report an event; while another event is being reported, queue the new one."""
         self._queue.put(ProgressEvent(progress, total, message))
         if not self._is_reporting:
             self._is_reporting = True

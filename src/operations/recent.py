@@ -12,7 +12,8 @@ T = TypeVar("T")
 class Recent(Generic[K, T]):
     """Mapping that keeps the most recently set keys: at least the last `minimum`, and fewer than twice as many.
 
-    It rotates two dictionaries, because finding the oldest key of a single one gets slower with every deleted key.
+    It rotates two dictionaries, because finding the oldest key of a single dictionary gets slower with every
+    deleted key.
     """
 
     __slots__ = ("minimum", "newer", "older")

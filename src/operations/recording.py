@@ -39,7 +39,7 @@ class FileRecorder:
 
     These values are replaced in the file: `secrets`, the values of environment variables such as `GITHUB_TOKEN`, fields
     with names such as `token`, fields that a schema marks as secret, and strings that look like credentials. If
-    `redact` is passed, it is then applied to every string.
+    `redact` is passed, it is applied to every string afterwards.
     """
 
     def __init__(

@@ -84,8 +84,10 @@ class OperationRegistry(OperationCatalogue):
         An interceptor's optional method `applies` selects its operations.
         """
         self.observers = tuple(observers)
-        """Observers of every call, which run around the interceptors. OpenTelemetry's observer is added if the SDK of
-        OpenTelemetry is configured."""
+        """Observers of every call; they run around the interceptors.
+
+        OpenTelemetry's observer is added if the SDK of OpenTelemetry is configured.
+        """
         if threads < 1:
             raise ValueError(f"threads is {threads}: expected a whole number of at least 1")
         self._threads = threads

@@ -325,7 +325,7 @@ def _require_text(value: dict[Any, Any], path: str) -> None:
 
 
 def _derive(value: Any, kind: type, path: str, convert: Callable[[Any, str], Any]) -> Any:
-    """Convert an instance of a subclass, such as an IntEnum, to its JSON base type; raise if it has none."""
+    """Convert an instance of a subclass, such as an IntEnum, to its JSON type; return finite floats; else raise."""
     if kind is float:
         if not isfinite(value):
             raise _refusal(path, f"JSON has no number {value}")

@@ -24,7 +24,7 @@ class RateLimits:
         self._window = self._interval * (max(1, round(per_second)) if burst is None else burst)
         self._clock = clock
         self._full: OrderedDict[str, float] = OrderedDict()
-        """The time at which the whole burst of a key is available again."""
+        """By key: the time at which the whole burst is available again."""
 
     def acquire(self, key: str) -> None:
         """Count a request; raise a `RATE_LIMITED` error with the seconds to wait if the limit is exceeded."""
@@ -53,7 +53,7 @@ class ConcurrencyLimits:
         self.add(key, uses)
 
     def check(self, key: str, uses: int = 1) -> None:
-        """Raise a `RATE_LIMITED` error if further uses would exceed the limit."""
+        """Raise a `RATE_LIMITED` error if `uses` further uses would exceed the limit."""
         if self._running.get(key, 0) + uses > self._limit:
             raise rate_limited(f"too many {self._what}: the limit is {self._limit:,}", 1.0)
 

@@ -25,7 +25,7 @@ _FAILURE_SECONDS = 5.0
 class TokenCache:
     """Principals by a salted hash of their token, until the token expires or `seconds` have passed.
 
-    Refused tokens are cached for a few seconds. Concurrent requests with the same token cause one verification.
+    Refused tokens are cached for a few seconds. Concurrent requests with the same token cause only one verification.
     """
 
     def __init__(self, *, seconds: float = _SECONDS, max_entries: int = _MAX_ENTRIES) -> None:
@@ -66,7 +66,7 @@ class TokenCache:
         return verdict
 
     def clear(self) -> None:
-        """Remove all entries, because a token was revoked."""
+        """Remove all entries; called when a token was revoked."""
         self._generation += 1
         self._principals.clear()
         self._failures.clear()

@@ -1,7 +1,8 @@
 """Generated code that removes undeclared properties and fills in defaults: fast code for the most common changes.
 
-Each node that may need changes has one function. It never changes its argument: it returns a changed copy. `Repair`
-makes all other changes. The caller checks the result with the closed form, so an incomplete result costs only time.
+Each node whose values may need changes has one function. The function never changes its argument, but returns a changed
+copy. `Repair` makes all other changes. The caller checks the result with the closed form, so an incomplete result costs
+only time.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ class _Pass(NamedTuple):
 
     own: int
     edge: int
-    """Visits counted for a property or item that leads back into the cycle."""
+    """Number of visits to count for a property or item that leads back into the cycle."""
     cycle: frozenset[str]
     done: dict[str, _Visits | None]
     entries: set[str]

@@ -90,7 +90,7 @@ class Explainer:
             return False
 
     def hidden(self, value: Any) -> Hidden:
-        """Return the paths of `value` that must never be printed."""
+        """Return the paths in `value` whose content must never be printed."""
         return self._secrets.secret_paths(value)
 
     def listed(self, value: Any) -> list[Problem]:

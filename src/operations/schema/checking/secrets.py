@@ -88,8 +88,9 @@ class Secrets:
         return Reach(self._definitions, "marks secrets", is_marked, lambda definition: definition.native.marks_secrets)
 
     def secret_paths(self, value: Any) -> Hidden:
-        """Return the paths in `value` that must never be printed, including paths for which the search would take too
-        long.
+        """Return the paths in `value` whose content must never be printed.
+
+        These include all paths for which the search would take too long.
         """
         if not self._marked.reached_from("#"):
             return Hidden(None)

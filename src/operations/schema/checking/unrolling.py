@@ -1,4 +1,4 @@
-"""Unrolled recursive schemas, limited to a few levels, so that the native engine cannot recurse arbitrarily.
+"""Unrolled recursive schemas, limited to a few levels, so that the recursion of the native engine is bounded.
 
 The unrolled form accepts only valid values. A value that it rejects may be valid but deeper: the caller then measures
 the depth and uses the recursive form.

@@ -50,8 +50,9 @@ class Definitions:
         """Pointers of the definitions, by the address of the original schema."""
         self.taken: dict[str, int] = {}
         self.twins: dict[str, Any] = {}
-        """The first Schema of each converted document, by the document's text without `$defs`; later ones use its
-        validators.
+        """The first Schema of each converted document, by the document's text without `$defs`.
+
+        Later Schemas of the same document use the validators of the first.
         """
         self._known: dict[str, Definition] = {}
         self._reviser = reviser or _unrevised

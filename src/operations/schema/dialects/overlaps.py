@@ -41,7 +41,7 @@ def kinds_overlap(first: Kinds, second: Kinds) -> bool:
 def covers(wide: Any, narrow: Any, definitions: Mapping[str, Any], depth: int = 0) -> bool:
     """Return True only if `wide` is known to accept every value that `narrow` accepts.
 
-    Values with a property that `wide` describes and `narrow` does not are ignored.
+    Values with a property that `wide` describes but `narrow` does not are ignored.
     """
     wide, narrow = target_in(definitions, wide), target_in(definitions, narrow)
     if wide is narrow or wide is True:

@@ -79,8 +79,9 @@ def is_linear(pattern: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def native_pattern(pattern: str) -> str:
-    """Return a pattern for the native engine; if its time may be more than linear, the result matches only short
-    strings.
+    """Return a pattern for the native engine.
+
+    If matching may take more than linear time, the result matches only short strings.
     """
     return pattern if engine_of(pattern) != "fancy" else _guarded(pattern)
 
@@ -213,7 +214,7 @@ def matcher(pattern: str) -> Callable[[Any], bool]:
 
 
 def sample_strings(pattern: str, minimum: int = 0) -> Iterator[str]:
-    """Yield strings that may match `pattern`, longer ones for a larger `minimum`; none if it is not supported."""
+    """Yield strings that may match `pattern`, longer ones for a larger `minimum`; none for an unsupported pattern."""
     tree = _parsed(pattern)
     if tree is None:
         return

@@ -12,8 +12,9 @@ from operations.schema.dialects.literals import fragment
 
 _MAX_STEPS = 50
 _MAX_UNION_DEPTH = 20
-"""Depth up to which unions become separate schemas, which adds levels: the native engine reads at
-most 255 JSON levels.
+"""Depth up to which unions are moved into separate schemas.
+
+Moving adds JSON levels, of which the native engine reads at most 255.
 """
 _POINTER = "#/$defs/"
 BEYOND: Final = 1 << 40
@@ -94,8 +95,8 @@ def targets_of(schema: Any) -> frozenset[str]:
 class NativeForm(NamedTuple):
     """The part of a converted schema for the native engine: its assertions, without descriptions and examples.
 
-    A failed union reports only that it failed; otherwise the engine would list the errors of all its branches. To this
-    end, a union is the `if` of a schema in `allOf` whose `else` is false.
+    A failed union reports only that it failed; otherwise the engine would list the errors of all branches of the
+    union. To this end, a union is the `if` of a schema in `allOf` whose `else` is false.
     """
 
     schema: Any
@@ -157,7 +158,7 @@ def _native_form(document: Any) -> NativeForm:
 
 
 def _move_unions(schema: dict[str, Any], depth: int) -> None:
-    """Move each union of a schema into a schema in its `allOf`, in place, unless it is nested too deep."""
+    """Move each union of a schema into a schema in its `allOf`, in place, unless the schema is nested too deep."""
     if UNIONS.isdisjoint(schema) or depth > _MAX_UNION_DEPTH:
         return
     if unions := [{"if": {keyword: schema.pop(keyword)}, "else": False} for keyword in unions_of(schema)]:

@@ -233,8 +233,9 @@ class Writer:
         return found if isinstance(found, dict) else document
 
     def adopt(self, document: Mapping[str, Any]) -> Document:
-        """Add the definitions of a finished document, and return its root. A definition is renamed if a different one
-        has its name.
+        """Add the definitions of a finished document, and return its root.
+
+        A definition is renamed if a different definition has the same name.
         """
         theirs = document.get("$defs", {})
         names = {name: name for name in theirs}

@@ -246,7 +246,7 @@ def _hints_of(tp: Any) -> dict[str, Any]:
 def _owner(cls: Any, name: str, filled: Mapping[Any, Any]) -> Any:
     """Return the class that annotates `name`.
 
-    A TypedDict does not keep its bases: they are found by their annotations.
+    A TypedDict does not keep its bases: the bases are found by their annotations.
     """
     if record_kind(cls) == "typeddict":
         owners = [base for base in filled if name in vars(base).get("__annotations__", {})]

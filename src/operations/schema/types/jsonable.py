@@ -45,9 +45,9 @@ def jsonable(value: Any) -> Any:
 
 
 def dump_of_class(cls: Any, *, flat: bool) -> Callable[[Any], Any]:
-    """Return a function like `jsonable`, several times faster for a class without bytes and with string keys only.
+    """Return a function like `jsonable`, but several times faster, for a class without bytes and with string keys only.
 
-    Lists of its instances are converted as fast; other values are passed to `jsonable`. With `flat`, instances contain
+    Lists of instances are converted as fast; other values are passed to `jsonable`. With `flat`, instances contain
     no containers, so that no tuples or sets have to be converted to lists.
     """
     to_builtins = msgspec.to_builtins

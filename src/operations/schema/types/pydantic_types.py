@@ -141,7 +141,7 @@ def _is_json_safe(cls: Any) -> bool:
 
 
 def _may_hold_bytes(node: Any) -> bool:
-    """Whether values of a core schema may contain bytes, which pydantic's JSON mode converts to strings."""
+    """Whether values of a pydantic core schema may contain bytes, which pydantic's JSON mode converts to strings."""
     if isinstance(node, list | tuple):
         return any(_may_hold_bytes(item) for item in node)
     if not isinstance(node, dict):
