@@ -31,9 +31,7 @@ def description_line(spec: OperationSpec) -> str:
 
 
 def first_line(text: str) -> str:
-    """Return the first line of a description that is neither a heading nor a quotation of Markdown; empty if there is
-    none.
-    """
+    """Return the first line of a description, except Markdown headings and quotations; empty if there is none."""
     lines = (line.strip() for line in text.splitlines())
     return next((line for line in lines if line and not line.startswith((">", "#"))), "")
 

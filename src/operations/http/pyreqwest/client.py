@@ -56,9 +56,9 @@ class PyreqwestClient:
     are not ASCII: they become U+FFFD. `Content-Encoding` and `Content-Length` of a decoded body are removed.
 
     pyreqwest cannot cancel a request that was sent. This client therefore aborts the connection if a call is cancelled
-    before its response head arrives. Without TLS it does so immediately; with TLS, once the few other calls that share
-    the pyreqwest client have ended. On platforms where sockets cannot be aborted (`socket_abort`), the connection
-    closes at the request's timeout.
+    before its response head arrives: without TLS immediately; with TLS, once the few other calls that share the
+    pyreqwest client have ended. On platforms where sockets cannot be aborted (`socket_abort`), the connection closes at
+    the request's timeout.
     """
 
     def __init__(self, options: ClientOptions | None = None) -> None:

@@ -51,7 +51,7 @@ class ServerSession(Protocol):
         """Return the result unchanged; raise RequestFailedError, RequestLostError or RequestTimeoutError."""
 
     async def respond(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a handler's response to a server's request; raise RequestFailedError if it fails or there is none."""
+        """Return a handler's response to a server's request; raise RequestFailedError if no handler gives one."""
 
     def set_tools(self, input_schemas: Mapping[str, Any]) -> Mapping[str, str]:
         """Store the input schemas of all listed tools; return the tools that the protocol forbids, with reasons."""

@@ -96,7 +96,7 @@ class MCPSession:
             raise RequestTimeoutError from None
 
     async def respond(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a handler's response to a server's request; raise RequestFailedError if it fails or there is none."""
+        """Return a handler's response to a server's request; raise RequestFailedError if no handler gives one."""
         return await self._requests.respond(method, params)
 
     def set_tools(self, input_schemas: Mapping[str, Any]) -> Mapping[str, str]:

@@ -96,8 +96,8 @@ class OpenAPIEndpoint:
     """One operation of a document."""
 
     _last_described: tuple[int, str] | None = None
-    """Status and content type of the last response to which the output schema applied, because the next response
-    usually has the same ones.
+    """Status and content type of the last response to which the output schema applied. The next response usually has
+    the same ones, and then needs no further check.
     """
 
     def __init__(self, service: HTTPService, reader: TemplateReader, names: NameAllocator, found: FoundEntry) -> None:

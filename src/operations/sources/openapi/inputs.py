@@ -327,10 +327,7 @@ def _hint(documents: Documents, members: _Properties) -> dict[str, Any]:
 
 
 def _members_of(documents: Documents, node: DocNode, notes: list[str]) -> _Properties | None:
-    """Return the properties of a schema that can be flattened, also required properties without a schema.
-
-    Return None for any other schema.
-    """
+    """Return a schema's properties, and required ones that it does not describe; None if it cannot be flattened."""
     members = _properties_of(documents, node, notes)
     if members is None:
         return None
@@ -342,7 +339,7 @@ def _members_of(documents: Documents, node: DocNode, notes: list[str]) -> _Prope
 
 
 def _properties_of(documents: Documents, node: DocNode, notes: list[str], depth: int = 0) -> _Properties | None:
-    """Return the properties of a schema that can be flattened, including its `allOf`; None for any other schema."""
+    """Return the properties of a schema, including those of its `allOf`; None if it cannot be flattened."""
     try:
         node = documents.follow(node)
     except IdentifiedReferenceError:

@@ -155,7 +155,7 @@ def _text(error: BaseException) -> str:
 
 
 def _line(error: BaseException, path: str) -> str:
-    """Return the last line in the traceback that is in the module's file, such as ` (line 3)`; empty if unknown."""
+    """Return the traceback's last line number in the module's file, such as ` (line 3)`; empty if unknown."""
     try:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
     except Exception:  # noqa: BLE001  # a traceback may contain anything
