@@ -69,7 +69,7 @@ class Lines:
 
 
 def count_lines(descriptor: int) -> int | None:
-    """Return the number of lines with content in a file, from its position on; None for a pipe or a huge file."""
+    """Return the number of lines with content from a file's current position on; None for a pipe or a huge file."""
     state = os.fstat(descriptor)
     if not stat.S_ISREG(state.st_mode):
         return None

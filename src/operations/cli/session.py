@@ -441,7 +441,7 @@ class LazySources:
             raise self._registry.not_found(operation_id)
 
     def _is_free(self, operation: Operation[Any], source: str) -> bool:
-        """Whether `source` may register an operation: no other source has registered its id."""
+        """Whether `source` may register an operation: it may unless another source has registered the id."""
         return operation.id not in self._registry or self._source_of.get(operation.id) == source
 
     async def _keep_open(self, source: str) -> None:

@@ -105,7 +105,7 @@ def _resolve(rows: Sequence[_Row], order: Sequence[str]) -> tuple[list[_Row], di
 
 
 def _hide(sources: Sequence[CachedSource], hidden: Mapping[str, Mapping[str, str]]) -> list[CachedSource]:
-    """Return the sources with the duplicate ids of `hidden` added to `skipped` and `hidden`, and not counted."""
+    """Return the sources, with their duplicate ids (`hidden`) listed as skipped and hidden, and not counted."""
     return [
         msgspec.structs.replace(
             source,

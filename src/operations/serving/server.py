@@ -35,8 +35,8 @@ _STARTED_WITHIN = 10.0
 class HTTPServer:
     """Serves an application within an `async with` block. At the end of the block, running calls may finish.
 
-    `address` is `host:port`, `host` (port 8000), `:port` for all interfaces, or a port on loopback. Serving without
-    authentication on other addresses than loopback requires `insecure=True`.
+    `address` is `host:port`, `host` (port 8000), `:port` for all interfaces, or a port on loopback. Serving on
+    addresses other than loopback without authentication requires `insecure=True`.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_exposure(host: str, *, has_authenticator: bool, has_hosts: bool, insecure: bool) -> None:
-    """Raise ValueError for a host beyond loopback without authentication or without accepted host names.
+    """Raise ValueError for a host other than loopback if authentication or accepted host names are missing.
 
     `insecure` permits serving without authentication. `has_hosts` is true if the application accepts host names beyond
     those of loopback.
