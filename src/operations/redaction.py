@@ -41,7 +41,7 @@ _SHAPES = (
 _SECRET_VARIABLE = re.compile(r"(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|KEY|CREDENTIALS?)$", re.I)
 _SHORTEST_SECRET = 4
 _SHORTEST_VARIABLE = 8
-"""Minimum length of an environment variable's value that is replaced: shorter values may be ordinary words."""
+"""Values of environment variables are replaced from this length on: shorter values may be ordinary words."""
 _LONGEST_NAME = 1_000
 """Maximum length of field names that are searched for words such as `token`; a longer name counts as secret."""
 _LONGEST_JSON = 1024 * 1024
@@ -51,7 +51,7 @@ _SPACE = " \t\n\r"
 
 
 class Redactor:
-    """Replaces secrets in JSON-shaped data. Booleans are kept, and so are numbers outside secret fields.
+    """Replaces secrets in JSON-shaped data. Booleans are not replaced, nor are numbers outside secret fields.
 
     `secrets` are values to replace in strings and bytes, also where JSON or a URL escapes them. `replace` is a function
     that is applied to every string afterwards.

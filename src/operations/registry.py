@@ -289,7 +289,7 @@ class OperationRegistry(OperationCatalogue):
         """Run a registered operation: observers → interceptors → input → handler → result.
 
         The caller (`execute` or the dispatcher) looks up the operation, checks access and enforces the deadline.
-        With `observed`, the observers have already been called; with `intercepted`, the interceptors.
+        With `observed`, the observers have already been called; with `intercepted`, the interceptors have.
         """
         if not observed and (self.observers or SDK in modules) and (observers := active_observers(self.observers)):
             from operations.telemetry.observer import observe_call  # lazy: most programs have no observers

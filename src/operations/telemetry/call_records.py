@@ -307,7 +307,7 @@ class CallRecords:
     def _evict(self, caller: str | None) -> None:
         """Drop the oldest record, or this caller's oldest record if the caller has too many.
 
-        A dropped call that still runs is found by its id and in its trace until it ends.
+        A dropped call that still runs can be found by its id and in its trace until it ends.
         """
         own = self._of_callers[caller]
         number = next(iter(own if 2 * len(own) > self._max_records else self._records))

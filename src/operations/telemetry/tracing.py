@@ -24,7 +24,7 @@ def is_active() -> bool:
 
 @cache
 def _otel() -> ModuleType:
-    """Import the part that uses OpenTelemetry; cached because an import statement takes a microsecond for each call."""
+    """Import the module that uses OpenTelemetry; cached because each import statement would take a microsecond."""
     from operations.telemetry import otel
 
     return otel

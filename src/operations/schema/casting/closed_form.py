@@ -44,10 +44,10 @@ class Closer:
         self._defaulting = Reach(definitions, "has defaults", _defaults, lambda each: any(map(_defaults, each.schemas)))
 
     def form(self, schema: dict[str, Any] | bool | None = None) -> dict[str, Definition]:
-        """Return the closed form of the document, or of one schema in it, together with its definitions, by pointer.
+        """Return, by pointer, the closed form of the document or of one schema in it, and the definitions of the form.
 
-        In the result, the pointer `#` is the closed form. If an unchanged schema refers to the
-        document as `#`, and the document is changed, the result rejects every value.
+        The pointer of the closed form is `#`. If an unchanged schema refers to the document as `#`, and the document is
+        changed, the result rejects every value.
         """
         closed = Definition(self._closed(self._document if schema is None else schema, ""))
         definitions: dict[str, Definition] = {}

@@ -233,7 +233,7 @@ class _Writer:
 
 
 def _only_container(node: Node) -> Node | None:
-    """Return the only branch of a union that is not scalar, such as the object in `object | null`; otherwise None."""
+    """Return the only non-scalar branch of a union, such as the object in `object | null`; otherwise None."""
     if not node.unions or node.conditional:
         return None
     branches = node.branches

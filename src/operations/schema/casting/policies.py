@@ -78,7 +78,7 @@ class Caster:
     ) -> tuple[Callable[..., Normalised], Callable[..., Any]]:
         """Return the functions behind `Schema.normalise` and `Schema.cast` for the first values.
 
-        They write and compile no closed form. `usual` returns the functions for all other values.
+        These functions generate and compile no closed form. `usual` returns the functions for all other values.
         """
 
         def normalise(value: Any, policy: str = "cast") -> Normalised:

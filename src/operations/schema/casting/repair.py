@@ -237,10 +237,10 @@ class Repair:
         return self._cast_unmatched(node, value)
 
     def _fullest(self, node: Node, value: Any, matching: list[int], best: Any) -> Any:
-        """Return the result that keeps most of a value, if every matching branch would remove a part of it.
+        """Return the result that keeps the largest part of a value, if every matching branch would remove a part.
 
-        `best` is the best result of a matching branch. Another result replaces `best` if it keeps more of the value; in
-        addition, it must be valid by its branch, or have more valid properties than `best` has properties. Choosing
+        `best` is the best result of a matching branch. A result that keeps more of the value replaces `best` if the
+        result is valid by its branch, or has more valid properties than `best` has properties. Choosing
         another branch is safe because the value itself is valid by the union.
         """
         if not isinstance(value, dict):

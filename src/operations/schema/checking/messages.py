@@ -118,8 +118,9 @@ def expected_type(errors: Any) -> str | None:
 
 
 def union_message(count: int, asked: list[str | None]) -> str:
-    """Return the message for a value that matches no branch of a union, with the expected types if every branch fails
-    only by its type.
+    """Return the message for a value that matches no branch of a union.
+
+    If every branch fails only by its type, the message has the expected types.
     """
     types = ": " + " or ".join(dict.fromkeys(map(str, asked))) if asked and len(asked) <= 8 and all(asked) else ""
     return f" matches none of the {count} allowed forms{types}"

@@ -31,8 +31,8 @@ class SchemaRepairs:
     - Parts of an `allOf` that forbid properties which another part requires: forbid undeclared properties in the merged
       schema instead of the parts.
     - An object that forbids a property which it requires: allow undeclared properties.
-    - A union whose branches include, through `allOf`, the schema around the union: the branches include that schema
-      without the union.
+    - A union whose branches include, through `allOf`, the schema around the union: let the branches include
+      that schema without the union.
     - A `oneOf` in which one branch accepts everything that another accepts: use `anyOf`.
     """
 
@@ -132,9 +132,9 @@ def _is_ambiguous(branches: list[Any], definitions: Mapping[str, Any]) -> bool:
 
 
 def _end_recursion(node: dict[str, Any], definitions: Mapping[str, Any]) -> None:
-    """End the recursion of a union whose branches include the schema that contains the union, through `allOf`.
+    """End the recursion of a union whose branches include, through `allOf`, the schema that contains the union.
 
-    The branches then include a copy of that schema without the union.
+    Afterwards, the branches include a copy of that schema without the union.
     """
     rest = {key: value for key, value in node.items() if key not in ("oneOf", "anyOf", "$defs")}
     seen = {id(node)}

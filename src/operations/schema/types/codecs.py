@@ -1,4 +1,4 @@
-"""TypeCodec: schema, loader and dumper of one Python type; RecordCodec: those of the arguments of a function."""
+"""TypeCodec: schema, loader and dumper of one Python type; RecordCodec: the same for the arguments of a function."""
 
 from __future__ import annotations
 

@@ -360,7 +360,7 @@ def _is_expressible(value: Any, name: str) -> bool:
 
 
 def _with_lengths(document: dict[str, Any], least: Any, most: Any) -> dict[str, Any]:
-    """Return `document` with length bounds, in the keywords for its type; a union has them in each member."""
+    """Return `document` with length bounds, in the keywords for its type; each member of a union gets the bounds."""
     if not least and most is None:
         return document
     if "anyOf" in document:

@@ -47,8 +47,8 @@ def jsonable(value: Any) -> Any:
 def dump_of_class(cls: Any, *, flat: bool) -> Callable[[Any], Any]:
     """Return a function like `jsonable`, but several times faster, for a class without bytes and with string keys only.
 
-    Lists of instances are converted as fast; other values are passed to `jsonable`. With `flat`, instances contain
-    no containers, so that no tuples or sets have to be converted to lists.
+    Lists of instances are converted as fast; other values are passed to `jsonable`. With `flat`, the instances must
+    contain no containers, so that no tuples or sets have to be converted to lists.
     """
     to_builtins = msgspec.to_builtins
     only = {cls}
@@ -120,7 +120,7 @@ def _with_lists(node: Any, depth: int) -> Any:
 
 
 def _step(value: Any) -> Any:
-    """Convert an object that msgspec does not support to a simpler one; raise `TypeError` if impossible."""
+    """Convert an object that msgspec does not support to a simpler object; raise `TypeError` if impossible."""
     kind = type(value)
     if hasattr(kind, "__pydantic_serializer__") or kind.__module__.startswith("pydantic"):
         from operations.schema.types.pydantic_types import dump_instance

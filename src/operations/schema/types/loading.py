@@ -220,7 +220,7 @@ def raise_all(tries: Iterable[tuple[Any, Load, Any]]) -> None:
 
 
 def _built(build: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """Call a type's constructor. Its exceptions become mismatches, except CallError, which user code may raise."""
+    """Call a constructor. Exceptions that it raises become mismatches, except CallError, which user code may raise."""
     try:
         return build(*arguments, **named)
     except (CallError, RecursionError):

@@ -64,7 +64,7 @@ class Variant:
 
 
 def make_union_load(members: Sequence[tuple[Any, Load]]) -> Load:
-    """Return a loader that tries the members whose schema matches a value, or else all members of its JSON type.
+    """Return a loader that tries the members whose schema matches a value, else all members of the value's JSON type.
 
     Members that declare every property of the value are tried first.
     """
