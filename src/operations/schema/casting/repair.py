@@ -240,8 +240,8 @@ class Repair:
         """Return the result that keeps the largest part of a value, if every matching branch would remove a part.
 
         `best` is the best result of a matching branch. A result that keeps more of the value replaces `best` if the
-        result is valid by its branch, or has more valid properties than `best` has properties. Choosing
-        another branch is safe because the value itself is valid by the union.
+        result is valid by its branch, or has more valid properties than `best` has properties. Choosing another branch
+        is safe because the value itself is valid by the union.
         """
         if not isinstance(value, dict):
             return best

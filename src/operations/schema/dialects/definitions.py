@@ -95,7 +95,7 @@ class Definitions:
 
 
 class _UnsharedError(Exception):
-    """A reference to something outside the `sections` and `files` of `Definitions`, which cannot be shared."""
+    """A reference to a schema that cannot be shared: it is outside the `sections` and `files` of `Definitions`."""
 
 
 class _SharingConverter(Converter):

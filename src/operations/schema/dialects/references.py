@@ -40,7 +40,7 @@ def join(base: str, reference: str) -> str:
 
 
 def identifier(schema: Mapping[str, Any], draft: int) -> str | None:
-    """Return the `$id` (in draft 4 `id`) of a schema, or None; before draft 2019-09, one beside a `$ref` is ignored."""
+    """Return the `$id` (in draft 4 `id`) of a schema; None without one, and before 2019-09 also beside a `$ref`."""
     value = schema.get("id" if draft == 4 else "$id")
     if not isinstance(value, str) or (draft < 2019 and "$ref" in schema):
         return None

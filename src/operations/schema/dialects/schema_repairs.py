@@ -31,8 +31,8 @@ class SchemaRepairs:
     - Parts of an `allOf` that forbid properties which another part requires: forbid undeclared properties in the merged
       schema instead of the parts.
     - An object that forbids a property which it requires: allow undeclared properties.
-    - A union whose branches include, through `allOf`, the schema around the union: let the branches include
-      that schema without the union.
+    - A union whose branches include, through `allOf`, the schema around the union: let the branches include that schema
+      without the union.
     - A `oneOf` in which one branch accepts everything that another accepts: use `anyOf`.
     """
 
