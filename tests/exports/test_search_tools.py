@@ -103,7 +103,7 @@ async def test_a_listing_of_github_costs_at_most_2000_tokens() -> None:
 
 
 def test_listings_of_any_size() -> None:
-    assert compact_listing([]) == "0 operations. group (number): names"
+    assert compact_listing([]) == "0 operations. Each line: group (number of operations): names"
     assert compact_listing(["a.b", "a.getUser", "a.getTeam", "a.x/y"]).splitlines()[1:] == [
         "a (1): b",
         "a.get* (2): getTeam getUser",

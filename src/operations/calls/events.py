@@ -141,7 +141,7 @@ class AnnouncementPayload(msgspec.Struct, rename="camel", omit_defaults=True):
     host: str = ""
     pid: _Int64 | None = None
     version: str = ""
-    """The release of this library at the worker. Like `host` and `pid`, it is for operators."""
+    """The release of this library at the worker. The console shows it, as it shows `host` and `pid`."""
 
 
 class RegistrationPayload(msgspec.Struct, rename="camel"):
@@ -164,7 +164,7 @@ class WorkerPayload(msgspec.Struct, rename="camel", omit_defaults=True):
     behind: tuple[str, ...] = ()
     """The namespaces with a backlog: so many requests wait at the bus that the last ones will not run soon."""
     in_flight: int = 0
-    """Calls that run or wait at the worker, for operators."""
+    """Number of calls that run or wait at the worker; the console shows it."""
     finished: int = 0
     """Calls that ended since the worker started."""
     failed: int = 0
@@ -189,7 +189,7 @@ class HelloPayload(msgspec.Struct, rename="camel", omit_defaults=True):
     host: str = ""
     pid: _Int64 | None = None
     version: str = ""
-    """The release of this library at the spoke. Like `host` and `pid`, it is for operators."""
+    """The release of this library at the spoke. The console shows it, as it shows `host` and `pid`."""
 
 
 class WelcomePayload(msgspec.Struct, rename="camel", omit_defaults=True):

@@ -1,4 +1,4 @@
-"""HeldRequests: counts the memory that waiting requests of callers without rights take at a worker."""
+"""HeldRequests: counts a worker's memory for the waiting requests of callers without rights."""
 
 from __future__ import annotations
 

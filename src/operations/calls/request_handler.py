@@ -209,7 +209,7 @@ class RequestHandler:
             finally:
                 self.endpoint.running.pop(reply.control_id, None)
             if not is_new:
-                raise ReplayError("ACCESS_DENIED", "refused: the request was received before")
+                raise ReplayError("ACCESS_DENIED", "refused: the request was already received")
             reply.note_recorded()
             if not reply.is_aborted:
                 self._dispatcher.start(request, reply.ended, reply.emit if isinstance(reply, StreamReply) else None)

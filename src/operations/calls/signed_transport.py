@@ -216,7 +216,7 @@ class SignedTransport(_SigningTransport):
         if problem:
             raise self._refuse("replayed", problem)
         if not stored and not self._seen.is_new(event, signer.identity):
-            error = self._refuse("replayed", "the request was received before")
+            error = self._refuse("replayed", "the request was already received")
             raise ReplayError(ErrorCode.ACCESS_DENIED, error.message)
         return signer.identity
 

@@ -195,7 +195,7 @@ def compact_listing(operation_ids: Iterable[str], *, tokens: int = 2_000) -> str
         group, name = _split(operation_id)
         groups[group].append(name)
     room = tokens * _CHARACTERS_PER_TOKEN
-    head = f"{len(ids)} operations. group (number): names"
+    head = f"{len(ids)} operations. Each line: group (number of operations): names"
     for most in (10_000, 50, 20, 10, 6, 4, 3, 2, 1, 0):
         text = "\n".join([head, *(_line(group, names, most) for group, names in groups.items())])
         if len(text) <= room:

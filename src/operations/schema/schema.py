@@ -437,7 +437,7 @@ def record_schema(json_schema: Mapping[str, Any], to_json: Callable[[Any], Any])
 
 
 class _DeferredSchema(Schema):
-    """A Schema whose document is written on first use."""
+    """A Schema whose document is generated on first use."""
 
     def __init__(self, write: Write, definitions: Definitions | None) -> None:
         self._write = write

@@ -154,7 +154,7 @@ class SuspendedCalls:
     ) -> T | InputRequired:
         """Run a call, or continue the call of `state`; return its result, or InputRequired if it asks a question.
 
-        `owner` is the key (`Caller.key`) of the caller whose limit of suspended calls includes this call.
+        `owner` is the `Caller.key` of the caller for whose limit of suspended calls this call counts.
         """
         answers = responses if isinstance(responses, Mapping) else {}
         suspended: _SuspendedCall[Any] | None = None

@@ -33,8 +33,8 @@ class Difference(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def differences_of(given: Any, data: Any, problems: Sequence[Problem]) -> list[Difference]:
-    """Return the first differences: the changes from `given` to `data`, then the values with problems that were not
-    changed.
+    """Return the first differences: the changes from `given` to `data`, then the unchanged values
+    that have problems.
     """
     wrong = {problem.path: problem for problem in problems[:MOST_DIFFERENCES]}
     found: list[Difference] = []

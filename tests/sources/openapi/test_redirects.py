@@ -115,7 +115,10 @@ async def test_no_secret_follows_a_redirect_of_a_document_to_another_origin(api:
     [
         ("/loop.json", "more than 5 redirects"),
         ("/gone.json?secret", "/nowhere.json (redirected from "),
-        ("/odd.json", "returned 302 to ftp://elsewhere/openapi.json, which is not followed, not an OpenAPI document"),
+        (
+            "/odd.json",
+            "returned 302 instead of an OpenAPI document; the redirect to ftp://elsewhere/openapi.json is not followed",
+        ),
     ],
 )
 async def test_a_missing_document_is_reported_with_its_url(url: str, path: str, reason: str) -> None:

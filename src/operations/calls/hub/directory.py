@@ -273,7 +273,7 @@ class HubDirectory:
     def _withdraw(
         self, registration: Registration, operation_id: str, changed: dict[Registration, None], *, is_held: bool
     ) -> None:
-        """Remove an operation of a worker; `is_held` is False if the worker only waited for the operation.
+        """Remove an operation of a worker; `is_held` is False if its registration only waited for the id.
 
         If no session has the operation any more, register it for the waiting workers, and add them to `changed`.
         """

@@ -310,7 +310,7 @@ class TokenConnections:
 
 
 class SlowReaderCheck:
-    """Disconnects a peer with many unsent bytes that reads too slowly."""
+    """Disconnects a peer that reads too slowly while many bytes wait to be sent to it."""
 
     def __init__(self, link: Link) -> None:
         self._link = link

@@ -47,7 +47,7 @@ Normaliser = Callable[[Any], Any]
 
 
 class Caster:
-    """Casts values by one converted document."""
+    """Casts values to one schema, whose document is already converted."""
 
     def __init__(
         self,

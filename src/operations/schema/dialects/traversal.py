@@ -96,7 +96,7 @@ class NativeForm(NamedTuple):
     """The part of a converted schema for the native engine: its assertions, without descriptions and examples.
 
     A failed union reports only that it failed; otherwise the engine would list the errors of all branches of the
-    union. To this end, a union is the `if` of a schema in `allOf` whose `else` is false.
+    union. For this, each union moves into `allOf`, as `{"if": union, "else": false}`.
     """
 
     schema: Any

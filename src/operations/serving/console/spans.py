@@ -237,7 +237,7 @@ def _filters(parameters: Parameters) -> list[Keep]:
 def read_choice(parameters: Parameters, name: str, choices: Sequence[str], default: str = "") -> str:
     """Return a parameter; without the parameter, return `default`.
 
-    Refuse a value that is not empty and not one of `choices` with 400.
+    Refuse with 400 a value that is neither empty nor one of `choices`.
     """
     value = parameters.get(name, default)
     if value and value not in choices:

@@ -121,7 +121,7 @@ _WITH_ACCESS = (401, 403)
 
 
 class Security(msgspec.Struct, frozen=True):
-    """How callers authenticate, for the document."""
+    """How callers authenticate, as the OpenAPI document describes it."""
 
     schemes: Mapping[str, Mapping[str, Any]] = {}
     """OpenAPI security schemes by name; empty without authentication."""

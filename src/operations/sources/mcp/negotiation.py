@@ -111,7 +111,7 @@ class _Discovery:
 
 
 def _common_version(error: MCPError) -> str | None:
-    """Return the newest common version without a handshake, from the error with which a server rejects a version.
+    """Return the newest common version that needs no handshake, from the error with which a server rejects a version.
 
     Return None if the error has another cause, or lists no such version.
     """

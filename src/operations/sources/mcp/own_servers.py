@@ -116,7 +116,7 @@ def _schema(tool: Mapping[str, Any], field: str, name: str, wrapped: bool) -> Sc
 
 
 class _OwnRunner(ToolRunner):
-    """Calls a tool of a server of this library."""
+    """Calls a tool of an MCP server that is made with this library."""
 
     def __init__(
         self, server: str, calls: Any, tool: Mapping[str, Any], spec: OperationSpec, *, wraps_input: bool

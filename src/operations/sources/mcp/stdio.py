@@ -88,7 +88,7 @@ class _Sender:
         self._pump = pump
 
     async def send(self, item: SessionMessage) -> None:
-        """Send a message. If the queue is full, drop a notification; for a request, raise `RequestLostError`.
+        """Send a message. If the queue is full, drop a notification, and raise `RequestLostError` for a request.
 
         The queue may still have requests of calls that have ended.
         """

@@ -341,8 +341,8 @@ async def _load(source: Mapping[str, Any] | str | Path, config: HTTPServiceConfi
 def _not_a_document(url: str, found: str, response: HTTPResponse) -> str:
     led = "" if found == url else f" (redirected from {without_query(url)})"
     target = header(response.headers, "location")
-    further = f" to {without_query(urljoin(found, target))}, which is not followed" if target else ""
-    return f"{without_query(found)}{led} returned {response.status}{further}, not an OpenAPI document"
+    further = f"; the redirect to {without_query(urljoin(found, target))} is not followed" if target else ""
+    return f"{without_query(found)}{led} returned {response.status} instead of an OpenAPI document{further}"
 
 
 def read_file(path: str, directory: Path | None = None, *, may_be_pipe: bool = False) -> bytes:

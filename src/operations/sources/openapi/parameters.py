@@ -152,7 +152,7 @@ def query_string(
     *,
     first: Iterable[str] = (),
 ) -> str:
-    """Return the query string without `?`: `first`, the parameters in order, then `extra` pairs such as an API key."""
+    """Return the query string without `?`: the parts in `first`, the parameters, then the pairs in `extra`."""
     written = [*first]
     for parameter in parameters:
         value = values.get(parameter.key)

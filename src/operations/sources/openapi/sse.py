@@ -268,7 +268,7 @@ class SSEParser:
             self.skipped += 1
 
     def _joined(self, data: bytes | bytearray) -> bytearray:
-        """Return the first data line of an event joined with the others (`_extra_lines`), in a growing buffer."""
+        """Append the lines in `_extra_lines` to `data`, the first line of an event or an earlier result; return all."""
         joined = data if isinstance(data, bytearray) else bytearray(data)
         joined += b"\n"
         joined += b"\n".join(self._extra_lines)

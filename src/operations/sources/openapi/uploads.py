@@ -31,7 +31,7 @@ class FileContent(msgspec.Struct, frozen=True):
     size: int | None
     """Size when the request was built; no more bytes are sent. None for a pipe or device."""
     consumed: bool = False
-    """Whether the file cannot be sent again; always false, because it is opened for each attempt."""
+    """Always False: the file is opened for each attempt, so that it can be sent again."""
 
     @classmethod
     def at(cls, path: Path) -> FileContent:
