@@ -11,7 +11,7 @@ import msgspec
 
 from operations.calls.addresses import work_address
 from operations.calls.codec import CODECS, Codec, CodecName, LocalOutput
-from operations.calls.endpoint import SignsNestedCalls, endpoint_of, inbox_of
+from operations.calls.endpoint import endpoint_of, inbox_of
 from operations.calls.events import (
     NULL,
     VERSION,
@@ -26,6 +26,7 @@ from operations.calls.job_records import JobRecord, JobRequest, largest_body, tr
 from operations.calls.liveness import liveness_of
 from operations.calls.pending_call import DurableCall, JobSubmission, PendingCall, undelivered
 from operations.calls.replay_protection import STORED_SECONDS
+from operations.calls.requests import SignsNestedCalls
 from operations.calls.streams import CallStream, StreamReader
 from operations.context import Grant, Identity, OperationContext, Progress, check_identity, current_grant
 from operations.deadlines import check_deadline, remaining_seconds

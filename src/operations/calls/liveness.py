@@ -6,8 +6,9 @@ import asyncio
 import random
 
 from operations.calls.addresses import WORKERS
-from operations.calls.endpoint import Endpoint, PendingRequest
+from operations.calls.endpoint import Endpoint
 from operations.calls.events import Event, WorkerAlive, WorkerAnnounced, WorkerGone
+from operations.calls.requests import PendingRequest
 from operations.failures import unavailable
 from operations.pubsub import Stop
 

@@ -11,7 +11,7 @@ import msgspec
 
 from operations.calls.codec import UNREADABLE, Codec
 from operations.calls.control_messages import control_id
-from operations.calls.endpoint import RoutedRequest, SignsNestedCalls, endpoint_of
+from operations.calls.endpoint import endpoint_of
 from operations.calls.events import (
     NULL,
     VERSION,
@@ -28,6 +28,7 @@ from operations.calls.events import (
 from operations.calls.held_requests import NO_HOLDER, HeldRequests, Holder, holder_of
 from operations.calls.progress_sender import ProgressSender
 from operations.calls.replay_protection import ReplayError
+from operations.calls.requests import RoutedRequest, SignsNestedCalls
 from operations.calls.streams import LEASE_SECONDS, CreditGate
 from operations.catalogue import unknown_operation
 from operations.context import Exposed, Grant, Identity

@@ -16,7 +16,6 @@ from typing import Any, cast
 import msgspec
 
 from operations.calls.codec import UNREADABLE, codec_of
-from operations.calls.endpoint import SignsNestedCalls
 from operations.calls.events import CallRequested
 from operations.calls.replay_protection import (
     LONGEST_DEADLINE,
@@ -28,6 +27,7 @@ from operations.calls.replay_protection import (
     kept_until,
     replay_problem,
 )
+from operations.calls.requests import SignsNestedCalls
 from operations.calls.signature_format import (
     BY_GRANT,
     BY_SESSION,

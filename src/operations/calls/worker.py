@@ -12,8 +12,9 @@ from typing import Any, Self
 from operations.calls.addresses import namespaces_of
 from operations.calls.announcements import Announcer
 from operations.calls.caller import PendingRequestMap
-from operations.calls.endpoint import Endpoint, SignsNestedCalls, endpoint_of
+from operations.calls.endpoint import Endpoint, endpoint_of
 from operations.calls.request_handler import Identify, RequestHandler, ShowError
+from operations.calls.requests import SignsNestedCalls
 from operations.calls.stored_replies import start_stored
 from operations.calls.stored_requests import StoredRequests
 from operations.context import Exposed

@@ -10,7 +10,7 @@ import msgspec
 from operations.calls.addresses import control_address, queue_address
 from operations.calls.caller import PendingRequestMap
 from operations.calls.codec import codec_of
-from operations.calls.endpoint import SignsNestedCalls, endpoint_of
+from operations.calls.endpoint import endpoint_of
 from operations.calls.events import CallRequested
 from operations.calls.job_records import (
     JobRecord,
@@ -24,6 +24,7 @@ from operations.calls.job_records import (
     transport_record,
 )
 from operations.calls.replay_protection import STORED_SECONDS
+from operations.calls.requests import SignsNestedCalls
 from operations.calls.signature_format import is_signed, split
 from operations.calls.signed_transport import replay_key, stored_name
 from operations.context import Identity, current_grant
